@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from guie.config import RunConfig, load_config
-from guie.losses import MarginSoftmax
+from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import CosFace
 from guie.training.run_folder import CLASS_WEIGHTS, keep_classes
 from guie.training.tasks.base import save_class_weights

@@ -12,7 +12,7 @@ import yaml
 
 import compose
 from guie.config.model import BackboneConfig
-from guie.models.backbones import create_clip
+from guie.models.backbones.open_clip import create_clip
 
 
 def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:

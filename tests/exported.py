@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
-from guie.models import Embedder, ExportModule
+from guie.models.embedder import Embedder, ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from class_weights import with_class_weights
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
-from guie.models import LoadedModel, composed, open_model
-from guie.models.backbones import create_clip
+from guie.models import LoadedModel, open_model
+from guie.models.backbones.open_clip import create_clip
+from guie.models.loading import composed
 from guie.training import loop
 from guie.training.step import LossWatch
 from tiny_runs import TINY_CLIP, mix_with_val, tiny_run

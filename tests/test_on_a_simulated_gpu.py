@@ -26,7 +26,7 @@ from guie.data.manifest import load_manifest
 from guie.evaluation.embedding import BLOCK, embed_files
 from guie.evaluation.opened import load_embedding_model, prompt_weights
 from guie.evaluation.text import embed_texts
-from guie.losses import build_loss
+from guie.losses.build import build_loss
 from guie.losses.metric_learning import PeerLoss
 from guie.models import open_model
 from runs_of_every_task import ADAPTED, MODELS, RUNS, Material, material_of, within_steps, written

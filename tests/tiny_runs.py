@@ -17,8 +17,10 @@ import train
 from guie.config import RunConfig, config_from
 from guie.config.model import ModelConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.models import Embedder, LoadedModel, build_embedder, open_model, save_model
-from guie.models.backbones import OpenClip
+from guie.models import LoadedModel, open_model
+from guie.models.backbones.open_clip import OpenClip
+from guie.models.embedder import Embedder, build_embedder
+from guie.models.weights import save_model
 from guie.training.run_folder import read_metrics, write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}

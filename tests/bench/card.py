@@ -41,7 +41,8 @@ from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
 from guie.training.stage import set_model, uncompiled
 from guie.training.step import gradients_within_memory, train_mode
-from guie.training.tasks import Task, build_task
+from guie.training.tasks import build_task
+from guie.training.tasks.base import Task
 
 LOADED = 128  # photographs of 667 x 500 px
 

@@ -21,8 +21,8 @@ from pytorch_metric_learning.losses import ArcFaceLoss
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.losses import ArcFace
 from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import ArcFace
 
 SCALE, MARGIN_RAD = 30.0, 0.3
 PEER = "pytorch-metric-learning"

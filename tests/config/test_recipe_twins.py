@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import train
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
-from guie.models.backbones import OpenClip
+from guie.models.backbones.open_clip import OpenClip
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
 from tiny_twins import STEPS, twin

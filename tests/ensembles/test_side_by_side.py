@@ -19,7 +19,8 @@ import train
 from composing import composition, record
 from guie.base.errors import UserError
 from guie.config.model import LayersConfig
-from guie.models import at_size, composed, open_model, with_layers
+from guie.models import open_model, with_layers
+from guie.models.loading import at_size, composed
 from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 

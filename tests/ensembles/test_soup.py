@@ -22,10 +22,10 @@ from guie.ensembles.soup import (
     mean_of_weights,
     similarity_by_part,
 )
-from guie.models import LoadedModel, open_model, save_model
-from guie.models.weights import read_tensors
+from guie.models import LoadedModel, open_model
+from guie.models.weights import read_tensors, save_model
 from guie.training.checkpoint import Checkpoints, Identity, TrainState
-from guie.training.optim import averaged
+from guie.training.optim import MovingAverage
 from guie.training.run_folder import read_metrics, read_summary
 from guie.training.tasks import build_task
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
@@ -207,7 +207,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     task = build_task(config, Classes(["a", "b"], [3, 3], ["x", "x"]))
     task.embedder.backbone.set_image_size(40)
     checkpoints, expected = Checkpoints(run, keep=2), []
-    average = averaged(task, 0.9) if ema else None
+    average = MovingAverage(task, 0.9) if ema else None
     for step in (5, 9):
         with torch.no_grad():
             for parameter in task.parameters():

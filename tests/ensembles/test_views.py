@@ -19,7 +19,8 @@ from guie.data.manifest import load_manifest
 from guie.ensembles import joining
 from guie.ensembles.reduction import fit_domains
 from guie.export import check_operators, downgrade, package, parity
-from guie.models import LoadedModel, composed, open_model
+from guie.models import LoadedModel, open_model
+from guie.models.loading import composed
 from tiny_runs import mix_with_val, tiny_run
 
 SQUARE, OTHERS = {"aspect": {"max": 1.0}}, {"aspect": {"above": 1.0}}

@@ -28,7 +28,8 @@ from guie.evaluation import frozen as views
 from guie.evaluation.feature_cache import cached_features
 from guie.evaluation.frozen import TrainingView, embed_rows
 from guie.evaluation.validation import validate
-from guie.models import Embedder, LoadedModel, open_model
+from guie.models import LoadedModel, open_model
+from guie.models.embedder import Embedder
 from tiny_runs import mix_with_val
 
 

@@ -19,7 +19,9 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.export import RUNTIME_FORMAT, submission
 from guie.export.card import without_folders
-from guie.models import build_embedder, narrowed, open_model, save_model
+from guie.models import narrowed, open_model
+from guie.models.embedder import build_embedder
+from guie.models.weights import save_model
 from guie.training.run_folder import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}

@@ -18,8 +18,10 @@ import export
 from guie.base.errors import UserError
 from guie.config.model import HeadConfig
 from guie.export.hub import head_recipe, listing, write_hub_folder
-from guie.models import Embedder, composed, open_model
+from guie.models import open_model
+from guie.models.embedder import Embedder
 from guie.models.head import Head, Reduction
+from guie.models.loading import composed
 from tiny_runs import TINY_CLIP, tiny_run
 
 TINY_VIT = {

@@ -29,7 +29,7 @@ from guie.export import (
     parity,
     portable_operators,
 )
-from guie.models import Embedder, ExportModule
+from guie.models.embedder import Embedder, ExportModule
 from guie.models.head import Head
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime

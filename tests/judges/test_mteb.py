@@ -17,7 +17,8 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar, load_manifest
 from guie.evaluation.embedding import embed_files
-from guie.models import composed, open_model
+from guie.models import open_model
+from guie.models.loading import composed
 from judges import ManifestTask, RunEncoder
 from tiny_runs import tiny_run
 

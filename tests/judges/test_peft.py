@@ -14,7 +14,7 @@ from guie.config.model import (
     BackboneConfig,  # noqa: E402
     WithAdapters,  # noqa: E402
 )
-from guie.models.adapters import adapt, merge_lora  # noqa: E402
+from guie.models.adapters.attaching import adapt, merge_lora  # noqa: E402
 from guie.models.backbones import build_backbone  # noqa: E402
 
 SIZES = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}

@@ -13,9 +13,10 @@ from torch import nn
 from guie.base.errors import UserError
 from guie.config.base import Config, load_config
 from guie.config.losses import LossConfig
-from guie.losses import CurricularFace, LossStage, build_loss
-from guie.losses.build import domain_edges
+from guie.losses.base import LossStage
+from guie.losses.build import build_loss, domain_edges
 from guie.losses.margin_softmax import drawn
+from guie.losses.rules import CurricularFace
 
 SIZES, DOMAINS = [16, 1, 1, 81], ["a", "a", "b", "b"]
 

@@ -10,7 +10,9 @@ import twins
 from torch import Tensor
 from torch.nn import functional
 
-from guie.losses import ArcFace, CosFace, CurricularFace, LossStage, MarginSoftmax
+from guie.losses.base import LossStage
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import ArcFace, CosFace, CurricularFace
 
 CLASSES, DIM = 12, 5
 STAGE = [7, 2, 3, 10]  # in no order, and neither end among them

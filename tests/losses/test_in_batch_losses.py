@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig
-from guie.losses import BatchAllTriplet, Hyperbolic, build_loss
+from guie.losses.build import build_loss
+from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 
 CLASSES, DIM = 5, 6
 LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent

@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from guie.config.losses import LossConfig
-from guie.losses import LossStage, build_loss
+from guie.losses.base import LossStage
+from guie.losses.build import build_loss
 from two_processes import leave
 
 DIM, CLASSES, STEPS = 6, 5, 3

@@ -14,9 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from guie.config.losses import ClassSizeMargin, MarginSchedule
-from guie.losses import ArcFace, CosFace, CurricularFace
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.rules import add_angular_margin, class_size_margins, scheduled_margin
+from guie.losses.rules import (
+    ArcFace,
+    CosFace,
+    CurricularFace,
+    add_angular_margin,
+    class_size_margins,
+    scheduled_margin,
+)
 from guie.losses.streamed import softmax_terms
 
 # images, dimensions, classes, logits a block: blocks that do not divide, that hold one class, or all

@@ -10,9 +10,9 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.config.losses import ArcFaceConfig, MetaclassesConfig, SoftmaxConfig
-from guie.losses import MetaclassLoss, build_loss
-from guie.losses.random_groups import partition
-from guie.models import build_embedder
+from guie.losses.build import build_loss
+from guie.losses.random_groups import MetaclassLoss, partition
+from guie.models.embedder import build_embedder
 from tiny_runs import TINY_CLIP, tiny_config
 
 

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from guie.losses import LossStage
+from guie.losses.base import LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
 from two_processes import leave

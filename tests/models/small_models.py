@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from guie.config.model import ModelConfig, WithAdapters
-from guie.models.adapters import adapt
+from guie.models.adapters.attaching import adapt
 from guie.models.backbones import Backbone
 from torch111.architectures import FAMILIES
 

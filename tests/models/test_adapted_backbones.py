@@ -33,9 +33,9 @@ from torch import Tensor
 from exported import check_exported
 from guie.base.errors import UserError
 from guie.config.model import WithAdapters
-from guie.models import Embedder, build_embedder, build_preprocess
-from guie.models.adapters import adapt, merge_lora
+from guie.models.adapters.attaching import adapt, merge_lora
 from guie.models.backbones import build_backbone
+from guie.models.embedder import Embedder, build_embedder, build_preprocess
 from torch111.architectures import FAMILIES
 
 ALL = {"adapters": [STOCHASTIC, ADAPTFORMER, LORA]}

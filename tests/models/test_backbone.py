@@ -16,8 +16,10 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
-from guie.models import build_embedder, open_model
-from guie.models.backbones import OpenClip, build_backbone, create_clip
+from guie.models import open_model
+from guie.models.backbones import build_backbone
+from guie.models.backbones.open_clip import OpenClip, create_clip
+from guie.models.embedder import build_embedder
 
 
 def test_statistics_are_the_towers_own() -> None:

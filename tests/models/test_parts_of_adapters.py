@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import BackboneConfig, GateConfig, WithAdapters
-from guie.models.adapters import adapt, merge_lora
-from guie.models.adapters.attaching import tuned_names
+from guie.models.adapters.attaching import adapt, merge_lora, tuned_names
 from guie.models.adapters.bottleneck import Gate
 from guie.models.adapters.prompts import Pool
 from guie.models.backbones import build_backbone

@@ -21,8 +21,10 @@ from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
 from guie.models import open_model
-from guie.models.backbones import Backbone, OpenClip, Timm, build_backbone
+from guie.models.backbones import Backbone, build_backbone
 from guie.models.backbones.base import grid_side
+from guie.models.backbones.open_clip import OpenClip
+from guie.models.backbones.timm import Timm
 
 RESIZABLE_BEIT = pytest.mark.skipif(
     not hasattr(Beit, "set_input_size"), reason="timm sets BEiT's size from 1.0.31 on"

@@ -21,8 +21,8 @@ from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig
 from guie.export.hub import write_hub_folder
 from guie.models import open_model
-from guie.models.backbones import BACKBONES, Backbone, build_backbone, register
-from guie.models.backbones.base import grid_side
+from guie.models.backbones import Backbone, build_backbone, register
+from guie.models.backbones.base import BACKBONES, grid_side
 from guie.models.backbones.structure import Block, Branch, VitStructure
 
 

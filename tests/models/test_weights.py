@@ -17,7 +17,8 @@ from torch import nn
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.models.backbones import build_backbone, create_clip
+from guie.models.backbones import build_backbone
+from guie.models.backbones.open_clip import create_clip
 from guie.models.pretrained import find_weights, weights_record
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}

@@ -13,7 +13,7 @@ from scipy import stats
 
 import study
 from guie.base.errors import UserError
-from guie.config.claims import ClaimConfig
+from guie.config.study import ClaimConfig
 from guie.evaluation.bootstrap import paired
 from guie.studies.claims import Effect, claims_table, class_variance, effect_of, verdict
 from guie.studies.grid import Plan

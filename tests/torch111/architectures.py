@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guie.config.model import BackboneConfig
-from guie.models.backbones import Backbone, OpenClip, build_backbone
+from guie.models.backbones import Backbone, build_backbone
+from guie.models.backbones.open_clip import OpenClip
 
 TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
 TINY_CLIP = {"layers": 2, "width": 64, "head_width": 32, "patch_size": 8, "image_size": 32}

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import guie.export
 from guie.export import check_operators, downgrade, odd_sizes, package
-from guie.models import ExportModule
+from guie.models.embedder import ExportModule
 from guie.models.preprocess import Preprocess
 
 TOLERANCE = 1e-5

@@ -8,7 +8,9 @@ import torch
 
 from guie.config.ensemble import MemberConfig
 from guie.config.model import ModelConfig
-from guie.models import LoadedModel, build_embedder, composed, rebuild
+from guie.models import LoadedModel
+from guie.models.embedder import build_embedder
+from guie.models.loading import composed, rebuild
 
 WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"max": 1.0}}
 BY_SHAPE = [{"part": 0.9, **SQUARE}, WIDE, {"fit": "pad", "part": 0.9, **WIDE}]

@@ -13,7 +13,7 @@ from runtime import WHEEL, compiled, fetched
 
 from guie.export import downgrade, package
 from guie.export.torchscript import StoredZip
-from guie.models import ExportModule
+from guie.models.embedder import ExportModule
 from guie.models.preprocess import Preprocess
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"

@@ -23,10 +23,10 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, Classes
-from guie.models import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training import sharding
 from guie.training.checkpoint import Checkpoints
-from guie.training.optim import averaged
+from guie.training.optim import MovingAverage
 from guie.training.run_folder import read_metrics
 from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
 from guie.training.stage import set_model
@@ -175,7 +175,7 @@ def _shards_of_two(rank: int, folder: str) -> None:
     accelerator = make_accelerator(cpu=True)
     task = Blocks()
     before = {name: value.clone() for name, value in task.state_dict().items()}
-    shards, ema = Shards(accelerator, task), averaged(task, 0.5)
+    shards, ema = Shards(accelerator, task), MovingAverage(task, 0.5)
     shards.shard(ema.module)
     model, optimizer = shards.prepare(task, torch.optim.AdamW(task.parameters(), lr=0.1))
     assert all(isinstance(p, DTensor) for p in (*model.parameters(), *ema.parameters()))

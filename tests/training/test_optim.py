@@ -14,7 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig, WeightDecays
-from guie.models.backbones import Timm, create_clip
+from guie.models.backbones.open_clip import create_clip
+from guie.models.backbones.timm import Timm
 from guie.training.optim import (
     build_optimizer,
     create_optimizer,

@@ -17,7 +17,7 @@ from guie.base.devices import make_accelerator
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Classes
 from guie.models import open_model, weights
-from guie.models.backbones import create_clip
+from guie.models.backbones.open_clip import create_clip
 from guie.training import loop, stage
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics

@@ -28,7 +28,7 @@ from guie.data.manifest import load_manifest
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.opened import prompt_weights
 from guie.models import open_beside, open_model
-from guie.models.backbones import create_clip
+from guie.models.backbones.open_clip import create_clip
 from guie.training.run_folder import read_metrics
 from tiny_runs import assert_same_bits, cut_and_resumed, tiny_run
 from two_processes import SHARDED

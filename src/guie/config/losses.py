@@ -65,11 +65,13 @@ Margin = Annotated[
 ]
 
 
-class _WithRows(Config):
+class ClassWeightsConfig(Config):
+    """A loss with weights that `init` initialises and the learning rate `classes` trains."""
+
     init: Init = RowLength()  # of class weights or proxies
 
 
-class _MarginSoftmax(_WithRows):
+class _MarginSoftmax(ClassWeightsConfig):
     scale: Scale = 30.0  # factor on the cosines
     centers: PositiveInt = 1  # per class; above 1: sub-centres, the nearest counts
     classifier: Literal["joint", "separate"] = "joint"  # separate: a softmax per domain
@@ -151,7 +153,7 @@ class SupConConfig(_WithMemory):
     temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
-class ProxyAnchorConfig(_WithRows):
+class ProxyAnchorConfig(ClassWeightsConfig):
     """Proxy-Anchor loss."""
 
     name: Literal["proxy_anchor"]
@@ -159,14 +161,14 @@ class ProxyAnchorConfig(_WithRows):
     scale: Scale = 32.0  # alpha
 
 
-class ProxyNcaConfig(_WithRows):
+class ProxyNcaConfig(ClassWeightsConfig):
     """ProxyNCA++: softmax over squared distances to all proxies."""
 
     name: Literal["proxy_nca"]
     temperature: PositiveFloat = 1 / 9  # of the softmax over distances
 
 
-class SoftTripleConfig(_WithRows):
+class SoftTripleConfig(ClassWeightsConfig):
     """SoftTriple loss, without the published regulariser that merges centres."""
 
     name: Literal["soft_triple"]
@@ -192,8 +194,6 @@ class HyperbolicConfig(Config):
     temperature: PositiveFloat = 0.2  # of the softmax over distances
 
 
-# Losses with weights that `init` initialises and the learning rate `classes` trains.
-ClassWeightsConfig = _WithRows
 MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
 ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig

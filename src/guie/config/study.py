@@ -1,4 +1,4 @@
-"""The config of a study: one run's config, and rows that each change some of its keys."""
+"""The configs of a study, rows that each change some keys of a run, and of the table of claims."""
 
 from __future__ import annotations
 
@@ -128,3 +128,34 @@ class StudyConfig(Config):
         for domain in left_out:
             if left_out.count(domain) > 1:
                 yield "unseen", f"{domain} is left out by two folds; drop it from one"
+
+
+# A row's name, or several: the one with the best R@1 on val counts
+Choice = Annotated[
+    Names, Field(min_length=1), BeforeValidator(lambda row: [row] if isinstance(row, str) else row)
+]
+
+
+class ClaimConfig(Config):
+    """A claim of a paper: in a study, `row` scores higher than `against`."""
+
+    paper: str
+    claim: str
+    source: str  # table, figure or section of the paper
+    study: str  # a file of this folder, without .yaml
+    row: Choice
+    against: Choice
+    # Or test mMP@5, unseen R@1, or a protocol's headline, for example `puma: unified R@1`
+    score: str = "test R@1"
+    domain: str | None = None  # null: the mean over the domains
+    headline: bool = False  # the paper's main claim, for README.md
+
+    def faults(self) -> Iterator[Fault]:
+        if self.domain is not None and not self.score.startswith("test "):
+            yield "domain", f"needs a score on test, and score is {self.score}; drop domain"
+
+
+class ClaimsConfig(Config):
+    """Claims in the order of the table, grouped by paper."""
+
+    claims: Annotated[list[ClaimConfig], Field(min_length=1)]

@@ -173,6 +173,11 @@ class RunConfig(Config):
         """The backbone whose pretrained weights run files may omit; None: they omit none."""
         return None if self.copy_frozen else self.model.backbone
 
+    def image_size(self, stage: StageConfig) -> tuple[int, int | None]:
+        """Return a stage's image size, and the stride of its patches if one is set, in pixels."""
+        stride_px = stage.stride_px or self.model.backbone.stride_px
+        return stage.size_px or self.model.image.size_px, stride_px
+
     def faults(self) -> Iterator[Fault]:
         for number, stage in enumerate(self.stages):
             for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):

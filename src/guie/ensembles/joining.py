@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from guie.base.errors import UserError
-from guie.base.files import write_text
+from guie.base.files import write_json, write_text
 from guie.config import RunConfig
 from guie.config.ensemble import (
     FILES,
@@ -52,9 +52,9 @@ from guie.models.views import Inputs
 from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (
     METRICS_FILE,
+    SUMMARY,
     add_to_record,
     begin_record,
-    finish,
     refuse_foreign,
     write_record,
 )
@@ -208,7 +208,7 @@ def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
     write_record(out, written)
     add_to_record(out, composition={"config": config.model_dump(), **made.record})
     best = {"val_r_at_1": held_out(scores), "step": 0} if scores else None
-    finish(out, {"best": best, "steps": 0})
+    write_json(out / SUMMARY, {"best": best, "steps": 0})
 
 
 def summary(name: str, made: EnsembleResult, indent: str = "") -> Iterator[str]:

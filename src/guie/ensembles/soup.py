@@ -21,8 +21,7 @@ from guie.models.backbones.base import BACKBONES
 from guie.models.loading import LoadedModel, open_model, rebuild
 from guie.models.pretrained import sha256_of, state_hash
 from guie.models.weights import ImageSize
-from guie.training.checkpoint import Checkpoints, load_checkpoint
-from guie.training.stage import embedder_weights
+from guie.training.checkpoint import Checkpoints, embedder_weights, load_checkpoint
 
 # Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones
 # (configs/studies/log/2026-11-21.md, "Soups need a common start").
@@ -278,9 +277,6 @@ def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
     config = load_config(run / "config.yaml", RunConfig)
     saved = load_checkpoint(file)
     stage = config.stages[saved["state"].stage]
-    size = ImageSize(
-        stage.size_px or config.model.image.size_px,
-        stage.stride_px or config.model.backbone.stride_px,
-    )
-    member = MemberConfig(source=str(file), model=size.set_in(config.model), run=config)
+    model = ImageSize(*config.image_size(stage)).set_in(config.model)
+    member = MemberConfig(source=str(file), model=model, run=config)
     return rebuild(member, embedder_weights(saved), str(file))

@@ -83,18 +83,12 @@ class MarginRule(nn.Module):
 class CosFace(MarginRule):
     """cos(theta) - m (Wang et al., CosFace, CVPR 2018, eq. 4); m = 0 is the normalised softmax."""
 
-    def __init__(self, margin_cos: float | Tensor | MarginSchedule):
-        super().__init__(margin_cos)
-
     def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
         return cos_B - self.margin(label_B)
 
 
 class ArcFace(MarginRule):
-    """cos(theta + m) (Deng et al., ArcFace, CVPR 2019, eq. 3)."""
-
-    def __init__(self, margin_rad: float | Tensor | MarginSchedule):
-        super().__init__(margin_rad)
+    """cos(theta + m), m in radians (Deng et al., ArcFace, CVPR 2019, eq. 3)."""
 
     def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
         return add_angular_margin(cos_B, self.margin(label_B))

@@ -99,10 +99,12 @@ def rebuild(
     Raises UserError if members do not fit together.
     """
     with NoRandomNumbers():
-        embedder, looks, preprocess = _built(part)
+        embedder, looks = _built(part)
     embedder.load_state_dict(state, assign=share)
     folded = _with_each(part, embedder, _folded)
-    return LoadedModel(embedder.eval(), preprocess or Inputs(looks), folded, source)
+    single = isinstance(part, MemberConfig)
+    preprocess = cast(Preprocess, looks[0].build()) if single else Inputs(looks)
+    return LoadedModel(embedder.eval(), preprocess, folded, source)
 
 
 def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
@@ -161,19 +163,16 @@ def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return shared
 
 
-def _built(
-    part: AnyPart,
-) -> tuple[Embedder | Ensemble, Sequence[ViewSpec], Preprocess | None]:
-    """Return the module without its weights, its view specs, and a single model's preprocessing."""
+def _built(part: AnyPart) -> tuple[Embedder | Ensemble, Sequence[ViewSpec]]:
+    """Return the module without its weights, and its view specs; a single model has one."""
     if isinstance(part, CompositionConfig):
         built = [_built(member) for member in part.members]
         composition = Ensemble(part, [one[0] for one in built], [one[1] for one in built])
-        return composition, composition.looks, None
+        return composition, composition.looks
     embedder = build_embedder(part.model, weights=False)
     image, backbone = part.model.image, embedder.backbone
     mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
-    look = ViewSpec(image.size_px, mean, std, image.fit, pad_color=image.pad_color)
-    return embedder, [look], build_preprocess(part.model, backbone, image.size_px)
+    return embedder, [ViewSpec(image.size_px, mean, std, image.fit, pad_color=image.pad_color)]
 
 
 def _with_each(

@@ -21,7 +21,7 @@ from scipy import stats
 
 from guie.base.errors import UserError
 from guie.config.base import read_written, validated
-from guie.config.claims import ClaimConfig, ClaimsConfig
+from guie.config.study import ClaimConfig, ClaimsConfig
 from guie.studies.grid import Plan, Row
 from guie.studies.results import StudyStatus, as_committed
 from guie.studies.table import decimal, scores, write_between

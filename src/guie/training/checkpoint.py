@@ -240,6 +240,13 @@ def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, An
     return parts | rest
 
 
+def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the embedder's weights that a checkpoint would score: the EMA if the stage keeps one."""
+    key = "ema" if saved["ema"] else "task"
+    prefix = EMBEDDER[key]
+    return {k.removeprefix(prefix): v for k, v in saved[key].items() if k.startswith(prefix)}
+
+
 class HostCopies:
     """Copies of a state in host memory, which is used again for the next state.
 

@@ -25,7 +25,7 @@ from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, St
 from guie.training.run import Run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
-from guie.training.stage import Stage, image_size
+from guie.training.stage import Stage
 from guie.training.starting import load_start
 from guie.training.step import (
     LossWatch,
@@ -126,7 +126,7 @@ def train(run: Run) -> None:
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
         trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
-        backbone.refuse_misfit(*image_size(config, stage_config))
+        backbone.refuse_misfit(*config.image_size(stage_config))
         if stage_config.batch_size % accelerator.num_processes:
             raise UserError(
                 f"batch_size {stage_config.batch_size}: must be divisible by the"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +20,16 @@ from guie.config.stages import LearningRates, OptimizerConfig, Schedule, StageCo
 from guie.losses.base import local
 from guie.training.tasks.base import Task
 
-Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
-
-
-def averaged(task: nn.Module, decay: float) -> AveragedModel:
-    """Return a copy of the task that keeps an exponential moving average of its weights."""
-    average = get_ema_multi_avg_fn(decay)
-
-    def by_parts(averages: Tensors, values: Tensors, updates: Tensor | int) -> None:
-        average([local(t) for t in averages], [local(t) for t in values], updates)
-
-    return MovingAverage(task, multi_avg_fn=by_parts, use_buffers=True)
-
 
 class MovingAverage(AveragedModel):
-    """torch's AveragedModel with buffers, without its waits for the device at each update."""
+    """A copy of the task that keeps an exponential moving average of its weights and buffers.
+
+    torch's AveragedModel, without its waits for the device at each update.
+    """
+
+    def __init__(self, task: nn.Module, decay: float):
+        super().__init__(task, use_buffers=True)
+        self._average = get_ema_multi_avg_fn(decay)
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -46,12 +41,11 @@ class MovingAverage(AveragedModel):
         ours = chain(self.module.parameters(), self.module.buffers())
         for own, value in zip(ours, chain(model.parameters(), model.buffers()), strict=True):
             averages, values = groups.setdefault((own.device, own.dtype), ([], []))
-            averages.append(own.detach())
-            values.append(value.detach().to(own.device))
-        assert self.multi_avg_fn is not None  # see `averaged`
+            averages.append(local(own.detach()))
+            values.append(local(value.detach().to(own.device)))
         for averages, values in groups.values():
             # torch would move the number of updates to the device, which an EMA does not use
-            self.multi_avg_fn(averages, values, 0)
+            self._average(averages, values, 0)
         self.n_averaged += 1
 
 

@@ -1,16 +1,20 @@
-"""Retention: keep weights, features or both close to the student's pretrained backbone."""
+"""Retention: keep weights, features or both close to the student's pretrained backbone.
+
+Shapes: B images, G generic images, C channels, H height, W width, F backbone features.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from guie.config import RunConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch
-from guie.losses.retention import drift, squared_distance
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import Backbone
 
@@ -94,8 +98,46 @@ def pretrained_for(config: RunConfig, number: int) -> Backbone:
     model = config.model
     backbone = build_backbone(model.backbone, model.image.size_px)
     for stage in config.stages[: number + 1]:
-        size_px, stride_px = stage.size_px, stage.stride_px
-        backbone.set_image_size(
-            size_px or model.image.size_px, stride_px or model.backbone.stride_px
-        )
+        backbone.set_image_size(*config.image_size(stage))
     return backbone.eval().requires_grad_(False)
+
+
+def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:
+    """Return the mean of 1 - cos between features and pretrained ones.
+
+    Computed as half the squared distance of directions, which is precise for close features.
+    """
+    ours_BF = functional.normalize(feat_BF.float(), dim=-1)
+    theirs_BF = functional.normalize(pretrained_BF.float(), dim=-1)
+    return (ours_BF - theirs_BF).square().sum(-1).mean() / 2
+
+
+def squared_distance(student: nn.Module, pretrained: nn.Module) -> Tensor:
+    """Return the sum of squared differences of trainable parameters from pretrained ones.
+
+    L2-SP (Li et al., Explicit Inductive Bias for Transfer Learning with Convolutional Networks, ICML
+    2018); the paper's weight alpha is twice ours.
+    """
+    theirs = dict(pretrained.named_parameters())
+    trained = [(theirs[name], p) for name, p in student.named_parameters() if p.requires_grad]
+    if not trained:  # a stage that trains adapters alone
+        return next(student.parameters()).new_zeros(())
+    pretrained_values, values = zip(*trained, strict=True)
+    return _SquaredDistance.apply(pretrained_values, *values)
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """Recompute differences in the backward pass; storing them would copy the backbone."""
+
+    @staticmethod
+    def forward(ctx: Any, pretrained: tuple[Tensor, ...], *values: Tensor) -> Tensor:
+        ctx.pretrained = pretrained
+        ctx.save_for_backward(*values)
+        apart = [(p - p0).square_().sum() for p, p0 in zip(values, pretrained, strict=True)]
+        return torch.stack(apart).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, *tuple[Tensor, ...]]:
+        pairs = zip(ctx.saved_tensors, ctx.pretrained, strict=True)
+        return None, *((p - p0).mul_(2 * grad) for p, p0 in pairs)

@@ -11,6 +11,7 @@ import pandas as pd
 from accelerate import Accelerator
 
 from guie.base.devices import from_main
+from guie.base.files import write_json
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
@@ -21,13 +22,13 @@ from guie.models.weights import read_metadata, remove_unused
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (
+    SUMMARY,
     RunLog,
     add_to_record,
     check_images,
     check_weights,
     code_version,
     device_name,
-    finish,
     keep_classes,
     keep_images,
     peak_gpu_memory_mb,
@@ -122,7 +123,7 @@ class Run:
             "parameters": total,
             "trainable_parameters": trainable,
         }
-        finish(self.folder, summary)
+        write_json(self.folder / SUMMARY, summary)
         return summary
 
 

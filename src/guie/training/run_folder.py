@@ -124,11 +124,6 @@ class RunLog:
         write_text(self.path, "".join(line + "\n" for line in kept))
 
 
-def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Add a prefix to each key: {"head": 1e-3} -> {"lr_head": 1e-3}."""
-    return {prefix + key: value for key, value in values.items()}
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a `metrics.jsonl`. Raises UserError if one is damaged."""
     lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
@@ -345,11 +340,6 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
         f" {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the run (if"
         f" their content is the same, remove {file} and --resume)"
     )
-
-
-def finish(folder: Path, summary: dict[str, Any]) -> None:
-    """Write `summary.json`, which marks the run as finished."""
-    write_json(folder / SUMMARY, summary)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

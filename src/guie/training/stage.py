@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +15,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
-from guie.config.stages import StageConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, TrainDataset
 from guie.data.loader import (
@@ -37,14 +35,13 @@ from guie.models.embedder import build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import Base, frozen_names, keep_frozen
 from guie.training.checkpoint import without_frozen
-from guie.training.optim import averaged, build_optimizer, freeze
+from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
 from guie.training.run import Run
-from guie.training.run_folder import prefixed
 from guie.training.sharding import Shards, gathered, load_optimizer
 from guie.training.tasks.base import Task
 from guie.training.tasks.distillation import DistillationTask
-from guie.training.teachers import teacher_views
+from guie.training.teachers import taught_batches, teacher_views
 
 
 class Stage:
@@ -73,8 +70,6 @@ class Stage:
         self.run, self.config, self.task = run, stage, task
         self.epochs_before = sum(earlier.epochs for earlier in config.stages[:number])
         self.frozen: FrozenData | None = None
-        self._frozen_kept = False
-        self._frozen_file: str | None = None
 
         # ------------------------------------------------------------ the model
         self.rows = run.rows[number]
@@ -85,9 +80,9 @@ class Stage:
         self.parameters = sum(size for size, trains in sizes if trains), sum(n for n, _ in sizes)
         if saved:
             task.load_state_dict(saved["task"])
-        self.ema: AveragedModel | None = None
+        self.ema: MovingAverage | None = None
         if stage.ema_decay:
-            self.ema = averaged(task, stage.ema_decay)
+            self.ema = MovingAverage(task, stage.ema_decay)
             if saved:
                 self.ema.load_state_dict(saved["ema"])
 
@@ -177,7 +172,9 @@ class Stage:
         accelerator, state = self.run.accelerator, self.run.state
         values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
         shares = self.sampler.shares(state.step - 1) if self.sampler.learns else {}
-        more = prefixed("share_", shares) | prefixed("lr_", rates)
+        more = {f"share_{k}": v for k, v in shares.items()} | {
+            f"lr_{k}": v for k, v in rates.items()
+        }
         self.run.log.write(state.global_step, self.config.name, values | more)
         return values
 
@@ -210,7 +207,7 @@ class Stage:
         if scores is None or state.best_score is None or scores["val_r_at_1"] > state.best_score:
             state.best_score = scores["val_r_at_1"] if scores else None
             state.best_step, state.stale = state.global_step, 0
-            frozen_file = self.frozen_file()
+            frozen_file = self.frozen_file
             if run.accelerator.is_main_process:
                 whole.save(run.folder, "model", frozen_file)
         else:
@@ -220,7 +217,7 @@ class Stage:
     def save(self) -> None:
         """Start to write a checkpoint; all processes call it. Raises as `Checkpoints.save`."""
         run, scaler = self.run, self.run.accelerator.scaler
-        frozen_file = self.frozen_file()
+        frozen_file = self.frozen_file
         parts = {
             "task": self.task.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -232,22 +229,21 @@ class Stage:
         if run.accelerator.is_main_process:
             run.checkpoints.save(parts, run.state, run.identity, frozen_file)
 
+    @cached_property
     def frozen_file(self) -> str | None:
-        """Return the file of the frozen weights, None without any; all processes call it.
+        """The file of the frozen weights, None without any; all processes ask for it together.
 
-        Frozen weights do not change within a stage: the first call writes them. Processes other than
-        the main one return None.
+        It is written once, because frozen weights do not change within a stage. In processes other than
+        the main one it is None.
         """
-        if not self._frozen_kept:
-            run, embedder = self.run, self.task.embedder
-            names, state = frozen_names(embedder), embedder.state_dict()
-            frozen = gathered(run.accelerator, {name: state[name] for name in names})
-            if run.accelerator.is_main_process:
-                size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
-                base = Base(run.config.base, size_px, stride_px) if run.config.base else None
-                self._frozen_file = keep_frozen(run.folder, frozen, base)
-            self._frozen_kept = True
-        return self._frozen_file
+        run, embedder = self.run, self.task.embedder
+        names, state = frozen_names(embedder), embedder.state_dict()
+        frozen = gathered(run.accelerator, {name: state[name] for name in names})
+        if not run.accelerator.is_main_process:
+            return None
+        size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
+        base = Base(run.config.base, size_px, stride_px) if run.config.base else None
+        return keep_frozen(run.folder, frozen, base)
 
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""
@@ -270,12 +266,6 @@ class Stage:
         return task, scored
 
 
-def image_size(config: RunConfig, stage: StageConfig) -> tuple[int, int | None]:
-    """Return a stage's image size, and the stride of its patches if one is set, in pixels."""
-    stride_px = stage.stride_px or config.model.backbone.stride_px
-    return stage.size_px or config.model.image.size_px, stride_px
-
-
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:
     """Set image size, trained parameters and classes for a stage; return its preprocessing.
 
@@ -284,7 +274,7 @@ def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Pre
         class_ids: as in `Task.begin_stage`.
     """
     stage, backbone = config.stages[number], task.embedder.backbone
-    size_px, stride_px = image_size(config, stage)
+    size_px, stride_px = config.image_size(stage)
     backbone.set_image_size(size_px, stride_px)
     if config.gradient_checkpointing:
         backbone.checkpoint_gradients()
@@ -331,16 +321,4 @@ def precomputed_teachers(
     found = teacher_views(
         run.accelerator, stage.task.teachers, dataset, views, folder, workers, run.guard.check
     )
-    return partial(found.batches, draws)
-
-
-def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the embedder's weights that a checkpoint would score: the EMA if the stage keeps one.
-
-    Args:
-        saved: a checkpoint, as `Stage.save` writes it.
-    """
-    prefix, state = "embedder.", saved["task"]
-    if saved["ema"]:
-        prefix, state = "module.embedder.", saved["ema"]
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    return partial(taught_batches, found, draws)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ from guie.evaluation.frozen import cached_views
 from guie.losses.base import on_device_of, rows_of
 from guie.models.loading import LoadedModel, open_model
 from guie.models.preprocess import Preprocess
-from guie.models.pretrained import state_hash
 from guie.training.retention import NotCopied
 
 
@@ -84,11 +82,6 @@ class Teachers(NotCopied):
         """Move them to the student's device."""
         for teacher in self.teachers:
             teacher.to(device)
-
-    @cached_property
-    def hashes(self) -> list[str]:
-        """Hashes of each teacher's weights, so that a resumed run detects changes."""
-        return [state_hash(teacher.model.embedder.state_dict()) for teacher in self.teachers]
 
     def __call__(self, batch: Batch, student: Preprocess) -> list[TeacherOutput]:
         """Return each teacher's output for a batch: computed from its images, or precomputed.
@@ -168,7 +161,7 @@ class TeacherTower(nn.Module):
 
 
 @dataclass(frozen=True)
-class OneTeachers:
+class TeacherViews:
     """Cached embeddings of all views of the images that one teacher teaches.
 
     Attributes: `place_N`, index of each training row in `views`, -1 if it is not taught.
@@ -188,18 +181,11 @@ class OneTeachers:
         return found
 
 
-@dataclass(frozen=True)
-class TeacherViews:
-    """All teachers' embeddings of every view of a stage's training images."""
-
-    each: Sequence[OneTeachers]
-    views: int
-
-    def batches(self, draws: RankDraws) -> Iterator[Tensor]:
-        """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
-        for visits_B, rows_B in draws:
-            parts = [one.rows(visits_B % self.views, rows_B) for one in self.each]
-            yield torch.from_numpy(np.concatenate(parts, axis=1))
+def taught_batches(each: Sequence[TeacherViews], draws: RankDraws) -> Iterator[Tensor]:
+    """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
+    for visits_B, rows_B in draws:
+        parts = [one.rows(visits_B % len(one.views), rows_B) for one in each]
+        yield torch.from_numpy(np.concatenate(parts, axis=1))
 
 
 def teacher_views(
@@ -210,7 +196,7 @@ def teacher_views(
     folder: Path,
     workers: int | None = None,
     check: Check = raise_fault,
-) -> TeacherViews:
+) -> list[TeacherViews]:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
     Every process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
@@ -233,5 +219,5 @@ def teacher_views(
             title=f"embeddings by {teacher.name}",
             check=check,
         )
-        each.append(OneTeachers(place_N, found, teacher.dim))
-    return TeacherViews(each, views)
+        each.append(TeacherViews(place_N, found, teacher.dim))
+    return each

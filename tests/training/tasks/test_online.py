@@ -17,9 +17,10 @@ import two_processes
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.data.dataset import Batch, Classes
-from guie.losses import LossStage
+from guie.losses.base import LossStage
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.training.tasks import OnlineTask, build_task
+from guie.training.tasks import build_task
+from guie.training.tasks.online import OnlineTask
 from tiny_runs import (
     TINY_CLIP,
     assert_same_bits,

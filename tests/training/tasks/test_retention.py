@@ -18,11 +18,12 @@ import two_processes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.retention import drift, squared_distance
-from guie.models.backbones import create_clip
-from guie.training.optim import averaged, freeze
+from guie.models.backbones.open_clip import create_clip
+from guie.training.optim import MovingAverage, freeze
+from guie.training.retention import drift, squared_distance
 from guie.training.step import gradients
-from guie.training.tasks import Task, build_task
+from guie.training.tasks import build_task
+from guie.training.tasks.base import Task
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}
 CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])
@@ -162,7 +163,7 @@ def test_the_pretrained_backbone_is_no_part_of_the_task(weights: Path) -> None:
     task, plain = opened(config(weights), 1), opened(config(weights, retention=None), 1)
     assert task.state_dict().keys() == plain.state_dict().keys()
     assert len(list(task.modules())) == len(list(plain.modules()))
-    assert averaged(task, 0.9).module.retention is task.retention  # not one more copy
+    assert MovingAverage(task, 0.9).module.retention is task.retention  # not one more copy
     pretrained = task.retention.pretrained
     task.train()
     task(batch())[0].backward()

@@ -5,20 +5,11 @@ from __future__ import annotations
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.models.backbones.base import BACKBONES, Backbone, readable_errors, register
-from guie.models.backbones.open_clip import Clip, OpenClip, create_clip
+from guie.models.backbones.open_clip import OpenClip
 from guie.models.backbones.timm import Timm
 from guie.models.pretrained import find_weights
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "Clip",
-    "OpenClip",
-    "Timm",
-    "build_backbone",
-    "create_clip",
-    "register",
-]
+__all__ = ["Backbone", "build_backbone", "register"]
 
 register(OpenClip)
 register(Timm)

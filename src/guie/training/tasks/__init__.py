@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from guie.config import RunConfig
 from guie.data.dataset import Classes
-from guie.training.tasks.base import Output, Task
+from guie.training.tasks.base import Task
 from guie.training.tasks.classification import ClassificationTask
 from guie.training.tasks.contrastive import ContrastiveTask
 from guie.training.tasks.distillation import DistillationTask
@@ -20,13 +20,3 @@ def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Tas
         "online": OnlineTask,
     }
     return kinds[config.task.name](config, classes, weights)
-
-
-__all__ = [
-    "ClassificationTask",
-    "ContrastiveTask",
-    "DistillationTask",
-    "Output",
-    "Task",
-    "build_task",
-]

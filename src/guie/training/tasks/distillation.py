@@ -110,7 +110,8 @@ class DistillationTask(Task):
     @cached_property
     def _hashes(self) -> list[str]:
         """Hashes of each teacher's weights, with its class weights if a relation uses them."""
-        known = [*self.teachers.hashes]
+        embedders = [teacher.model.embedder for teacher in self.teachers.teachers]
+        known = [state_hash(embedder.state_dict()) for embedder in embedders]
         for relations in self.relations.values():
             for number, relation in enumerate(cast(nn.ModuleList, relations)):
                 if isinstance(relation, Logits):
