@@ -130,7 +130,7 @@ def a_step(accelerator: Accelerator, config: RunConfig, number: int, classes: in
     """The training steps of a stage."""
     labels = [f"bench/{label:07d}" for label in range(classes)]
     rows = pd.DataFrame({"image_path": labels, "label": labels, "domain": "bench"})
-    task = build_task(config, classes_of(rows), weights=False).to(accelerator.device)
+    task = build_task(config, classes_of(rows), pretrained=False).to(accelerator.device)
     size_px = set_model(task, config, number, range(classes)).size_px
     stage, state = config.stages[number], TrainState(stage=number)
     model, optimizer = accelerator.prepare(task, build_optimizer(task, stage))

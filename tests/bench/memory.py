@@ -51,7 +51,7 @@ def main(_: object = None) -> None:
 def build(config: RunConfig, classes: int) -> torch.nn.Module:
     """The task with random weights and so many classes."""
     labels = [f"{number:08d}" for number in range(classes)]
-    return build_task(config, Classes(labels, [10] * classes, ["one"] * classes), weights=False)
+    return build_task(config, Classes(labels, [10] * classes, ["one"] * classes), pretrained=False)
 
 
 def fitting(config: RunConfig, args: argparse.Namespace) -> Iterator[list]:

@@ -148,7 +148,7 @@ def collated(samples: Sequence[dict[str, Any]]) -> Batch:
 # A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
 # filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
 # twice as much.
-MARGIN = 1.5
+DECODE_MARGIN = 1.5
 
 
 @runtime_checkable
@@ -234,7 +234,7 @@ class TrainDataset(Dataset):
     def _enough(self, height: int, width: int) -> bool:
         if self.augment.config.full_size:
             return False  # full-size distortions need every pixel
-        return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
+        return self.preprocess.shrinks(int(height / DECODE_MARGIN), int(width / DECODE_MARGIN))
 
 
 class Samples(Dataset[Any]):

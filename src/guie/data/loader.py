@@ -63,8 +63,8 @@ class TrainLoader:
 
 
 def train_loader(
-    dataset: TrainDataset | Both,
-    batches: RankBatches | RankViews | BothBatches,
+    dataset: TrainDataset | TrainAndGeneric,
+    batches: RankBatches | RankViews | TrainAndGenericBatches,
     workers: int | None,
     device: torch.device | str = "cpu",
     taught: TeacherFeatures | None = None,
@@ -239,7 +239,7 @@ def load_generic(config: GenericImagesConfig) -> Manifest:
 
 def with_generic(
     dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
-) -> tuple[Both, BothBatches]:
+) -> tuple[TrainAndGeneric, TrainAndGenericBatches]:
     """Add generic images, as `Batch.generic_GCHW`, to a stage's data set and batches.
 
     Their views are drawn like those of the training images; every image occurs once before any
@@ -270,10 +270,10 @@ def with_generic(
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps
     drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
-    return Both(dataset, images), BothBatches(batches, drawn, len(dataset))
+    return TrainAndGeneric(dataset, images), TrainAndGenericBatches(batches, drawn, len(dataset))
 
 
-class Both(Dataset):
+class TrainAndGeneric(Dataset):
     """The training rows, followed by the generic ones."""
 
     def __init__(self, train: TrainDataset, generic: TrainDataset):
@@ -295,7 +295,7 @@ class Both(Dataset):
         return {"generic": sample["image"]}
 
 
-class BothBatches(torch.utils.data.Sampler):
+class TrainAndGenericBatches(torch.utils.data.Sampler):
     """The concatenated batches of two samplers, step by step; rows of the second start at `first`."""
 
     def __init__(self, train: RankBatches, generic: RankBatches, first: int):

@@ -88,7 +88,7 @@ def at_least_fp32(values: Tensor) -> Tensor:
 
 
 class HostCounters(nn.Module):
-    """A module with integer buffers whose values Python knows: to read a buffer waits for its device.
+    """A module whose integer buffers are mirrored in Python, because reading a buffer waits for its device.
 
     Attributes: `counts`, the values by name. The buffers are for state dicts.
     """

@@ -1,6 +1,7 @@
 """Margin softmax: a softmax over class cosines, with a margin on the own class.
 
-Shapes: B images of all processes, C classes, S sub-centres, D dimensions.
+Shapes: B images of all processes, C classes of k sub-centres each (C * k rows in `weight_CD`), A rows of a
+stage's classes, N given classes, D dimensions.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class MarginSoftmax(Criterion):
     """
 
     stage_AD: nn.Parameter | None
-    place_C: Tensor | None
-    cpu_place_C: Tensor | None  # the same on the CPU, for labels
+    stage_index_C: Tensor | None
+    stage_index_cpu_C: Tensor | None  # the same on the CPU, for labels
     stage_edges: Sequence[int] | None
 
     def __init__(
@@ -99,8 +100,8 @@ class MarginSoftmax(Criterion):
         # In a stage with a softmax over its own classes only: their rows, trained instead of
         # `weight_CD`, each class's index there (-1 for other classes), and the edges.
         self.register_parameter("stage_AD", None)
-        self.register_buffer("place_C", None, persistent=False)
-        self.cpu_place_C = None
+        self.register_buffer("stage_index_C", None, persistent=False)
+        self.stage_index_cpu_C = None
         self.stage_edges = None
         self.part: Part | None = None
 
@@ -143,9 +144,9 @@ class MarginSoftmax(Criterion):
     @torch.no_grad()
     def _close_stage(self) -> None:
         """Copy separately trained rows back to `weight_CD`."""
-        if self.stage_AD is not None and self.cpu_place_C is not None:
-            self.weight_CD[self._rows(self.cpu_place_C >= 0)] = self.stage_AD
-        self.stage_AD = self.place_C = self.cpu_place_C = None
+        if self.stage_AD is not None and self.stage_index_cpu_C is not None:
+            self.weight_CD[self._rows(self.stage_index_cpu_C >= 0)] = self.stage_AD
+        self.stage_AD = self.stage_index_C = self.stage_index_cpu_C = None
 
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
@@ -163,8 +164,8 @@ class MarginSoftmax(Criterion):
         """Train the rows of these classes separately, so that no weight decay changes the others."""
         whole = self.weight_CD
         self.stage_AD = nn.Parameter(whole.detach()[self._rows(own_C)], whole.requires_grad)
-        self.cpu_place_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
-        self.place_C = self.cpu_place_C.to(whole.device)
+        self.stage_index_cpu_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
+        self.stage_index_C = self.stage_index_cpu_C.to(whole.device)
         self.stage_edges = self.edges and [int(own_C[:edge].sum()) for edge in self.edges]
         whole.requires_grad_(False)
 
@@ -180,7 +181,7 @@ class MarginSoftmax(Criterion):
                 label_B, emb_BD = gather_rows(label_B), gather_rows(emb_BD)
             label_B, order_B = label_B.sort(stable=True)
             emb_BD = emb_BD[on_device_of(order_B, emb_BD)]
-            weight_AD, place_B, edges = self._competing(label_B)
+            weight_AD, place_B, edges = self._stage_classes(label_B)
             label_B = on_device_of(label_B, emb_BD)
             weight_AD = weight_AD.to(emb_BD.dtype)
             terms = softmax_terms(
@@ -206,20 +207,20 @@ class MarginSoftmax(Criterion):
     def centers_of(self, class_ids: Tensor) -> Tensor:
         """Return the current weights of these classes, (len(class_ids), k, D)."""
         weight_NkD = self.weight_CD.unflatten(0, (-1, self.centers))[class_ids]
-        if self.stage_AD is None or self.place_C is None:
+        if self.stage_AD is None or self.stage_index_C is None:
             return weight_NkD
-        place_N = self.place_C[class_ids]
+        place_N = self.stage_index_C[class_ids]
         apart_NkD = self.stage_AD.unflatten(0, (-1, self.centers))[place_N.clamp_min(0)]
         return torch.where((place_N >= 0)[:, None, None], apart_NkD, weight_NkD)
 
-    def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
+    def _stage_classes(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
         """Return the weights of the classes in the softmax, each image's class index there, and the edges.
 
         Of split class weights only this process's rows. Labels and indices are on the CPU.
         """
-        if self.stage_AD is None or self.cpu_place_C is None:
+        if self.stage_AD is None or self.stage_index_cpu_C is None:
             return local(self.weight_CD), label_B, self.edges
-        return local(self.stage_AD), self.cpu_place_C[label_B], self.stage_edges
+        return local(self.stage_AD), self.stage_index_cpu_C[label_B], self.stage_edges
 
     def _hardening(
         self, emb_BD: Tensor, weight_AD: Tensor, place_B: Tensor, label_B: Tensor

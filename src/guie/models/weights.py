@@ -84,7 +84,7 @@ def save_model(
     backbone, state = embedder.backbone, embedder.state_dict()
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
     size = ImageSize(size_px or backbone.size_px, backbone.stride_px)
-    base = Base(pretrained, size.size_px, size.stride_px) if pretrained else None
+    base = PretrainedBase(pretrained, size.size_px, size.stride_px) if pretrained else None
     kept = frozen_file or keep_frozen(path.parent, frozen, base)
     save_weights(state, path, WeightsMetadata(size, kept))
 
@@ -154,7 +154,7 @@ def frozen_names(embedder: Embedder) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Base:
+class PretrainedBase:
     """The pretrained backbone that a run started from, at an image size.
 
     Attributes: `size_px` and `stride_px` as in `Backbone`.
@@ -173,7 +173,9 @@ class Base:
         return {name: value for name, value in wanted.items() if value is not None}
 
 
-def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = None) -> str | None:
+def keep_frozen(
+    folder: Path, state: Mapping[str, Tensor], base: PretrainedBase | None = None
+) -> str | None:
     """Write frozen weights into a run's folder, unless they are there; return the file's name.
 
     Args:
@@ -236,7 +238,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return state | {name: state[of] for name, of in shared.items()}
 
 
-def _reference(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
+def _reference(base: PretrainedBase, names: list[str], folder: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
     metadata |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
@@ -245,7 +247,7 @@ def _reference(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def _read_reference(file: Path) -> tuple[Base, list[str]]:
+def _read_reference(file: Path) -> tuple[PretrainedBase, list[str]]:
     """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
     metadata = json.loads(file.read_text(encoding="utf-8"))
     config = BackboneConfig.model_validate(metadata["backbone"])
@@ -253,7 +255,7 @@ def _read_reference(file: Path) -> tuple[Base, list[str]]:
         beside = file.parent / metadata["beside"]
         if beside.is_file():
             config = config.model_copy(update={"pretrained": str(beside)})
-    return Base(config, metadata["size_px"], metadata["stride_px"]), metadata["names"]
+    return PretrainedBase(config, metadata["size_px"], metadata["stride_px"]), metadata["names"]
 
 
 def _describe(folder: Path, name: str) -> Path:

@@ -58,37 +58,37 @@ def run_config(
     Raises UserError, as `train`, and for images, a folder or a number of processes that do not fit.
     """
     interrupts = Interrupts(max_hours)  # the time counts from here
-    with ExitStack() as held:
+    with ExitStack() as contexts:
         if config.deterministic:
-            held.enter_context(deterministic_algorithms(config.precision))
+            contexts.enter_context(deterministic_algorithms(config.precision))
         accelerator = make_accelerator(
             mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
         )
-        held.enter_context(float32_products(accelerator))
+        contexts.enter_context(float32_products(accelerator))
         if config.precision == "fp16" and accelerator.device.type == "cpu":
             accelerator.print("precision: fp16 needs a GPU; this run computes in float32")
         for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
             from_main(accelerator, partial(refuse, accelerator, config))
-        guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
+        guard = contexts.enter_context(ProcessGroupGuard(accelerator, interrupts))
 
-        def opened() -> tuple[Path, bool]:
-            held.enter_context(locked(config))
+        def lock_and_open() -> tuple[Path, bool]:
+            contexts.enter_context(locked(config))
             return open_run(config, resume=resume, overwrite=overwrite)
 
-        folder, finished = from_main(accelerator, opened)
+        folder, finished = from_main(accelerator, lock_and_open)
         if finished:
             accelerator.print(f"{folder}: already trained, {best_score_text(read_summary(folder))}")
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
         manifest = manifest.without(config.data.leave_out)
-        look = partial(readable, accelerator, drop_bad=drop_bad)
-        manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
+        check_images = partial(readable, accelerator, drop_bad=drop_bad)
+        manifest = check_images(manifest, ("train", "val"), dropped=folder / "dropped.csv")
         from_main(accelerator, partial(refuse_unscorable, manifest))
         generic = None
         if wanted := config.retention and config.retention.generic:
             generic = load_generic(wanted)
-            generic = look(generic, (wanted.split,), dropped=folder / "dropped_generic.csv")
-        held.enter_context(interrupts)
+            generic = check_images(generic, (wanted.split,), dropped=folder / "dropped_generic.csv")
+        contexts.enter_context(interrupts)
         accelerator.init_trackers(config.name)
         try:
             train(Run(accelerator, config, folder, guard, manifest, generic))
@@ -111,7 +111,7 @@ def train(run: Run) -> None:
     saved = run.resume()
     torch.manual_seed(config.seed)
     try:
-        task = build_task(config, run.classes, weights=saved is None).to(accelerator.device)
+        task = build_task(config, run.classes, pretrained=saved is None).to(accelerator.device)
     except RuntimeError as error:
         if not out_of_memory(error):
             raise

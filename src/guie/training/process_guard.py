@@ -70,10 +70,10 @@ class Interrupts:
         return 128 + (self.received or signal.SIGTERM)
 
 
-LOST = "guie/lost"  # a key of the store
-LOOK_S = 1.0
-GRACE_S = 5.0  # time for a process to exit by itself, once another is lost
-REACH = timedelta(seconds=30)
+FAILED_KEY = "guie/lost"  # a key of the store
+POLL_S = 1.0
+GRACE_S = 5.0  # time for a process to exit by itself, once another has failed
+CONNECT_TIMEOUT = timedelta(seconds=30)
 
 
 class Stopped(Exception):
@@ -99,7 +99,7 @@ class ProcessGroupGuard:
     def __init__(self, accelerator: Accelerator, interrupts: Interrupts):
         self.accelerator, self.interrupts = accelerator, interrupts
         self.several = accelerator.num_processes > 1
-        self.left = threading.Event()
+        self.finished = threading.Event()
         self._group = cpu_group() if self.several else None
         self._store = _store() if self.several else None
 
@@ -114,12 +114,12 @@ class ProcessGroupGuard:
         if isinstance(raised, Stopped):
             # Exit together: when one process exits, a launcher ends the others, perhaps while they save.
             self.accelerator.wait_for_everyone()
-            self.left.set()
+            self.finished.set()
             raise raised.reason from None
         if raised is None:
-            self.left.set()
+            self.finished.set()
         elif self.several and not isinstance(raised, SystemExit):
-            self._lose(raised)
+            self._report(raised)
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
         """Return why any process must stop, else None. All processes call it, at the same step.
@@ -143,28 +143,28 @@ class ProcessGroupGuard:
         if stopped and stopped.cause != Cause.TIME:
             raise stopped
 
-    def _lose(self, raised: BaseException) -> None:
+    def _report(self, raised: BaseException) -> None:
         """Report an exception to the other processes, unless it only follows from one of theirs."""
-        if not isinstance(raised, UserError) and self._others_lost():
+        if not isinstance(raised, UserError) and self._another_failed():
             raise SystemExit(1) from None
         assert self._store is not None  # there are several processes
         with suppress(RuntimeError):  # the process with the store may have exited
-            self._store.set(LOST, str(self.accelerator.process_index))
+            self._store.set(FAILED_KEY, str(self.accelerator.process_index))
         if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
             raise UserError(
                 "another process of the run has exited; run again (train.py: with --resume)"
             ) from None
 
     def _look_after_others(self) -> None:
-        while not self.left.wait(LOOK_S):
-            if self._others_lost() and not self.left.wait(GRACE_S):
+        while not self.finished.wait(POLL_S):
+            if self._another_failed() and not self.finished.wait(GRACE_S):
                 sys.stderr.flush()
                 os._exit(1)
 
-    def _others_lost(self) -> bool:
+    def _another_failed(self) -> bool:
         assert self._store is not None  # of several
         try:
-            return self._store.check([LOST])
+            return self._store.check([FAILED_KEY])
         except RuntimeError:  # of the process that keeps the store
             return True
 
@@ -172,7 +172,7 @@ class ProcessGroupGuard:
 def _store() -> distributed.Store:
     """Open a separate connection to the store: other connections may be blocked in a wait."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return distributed.TCPStore(*place, is_master=False, timeout=REACH)
+    return distributed.TCPStore(*place, is_master=False, timeout=CONNECT_TIMEOUT)
 
 
 def _is_of_exchange(error: RuntimeError) -> bool:

@@ -33,7 +33,7 @@ from guie.evaluation.frozen import FrozenData, frozen_data
 from guie.evaluation.validation import validate
 from guie.models.embedder import build_preprocess
 from guie.models.preprocess import Preprocess
-from guie.models.weights import Base, frozen_names, keep_frozen
+from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
 from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
@@ -131,17 +131,17 @@ class Stage:
             seed,
         )
         load = partial(train_loader, workers=config.data.workers, device=accelerator.device)
-        taught = precomputed_teachers(self, dataset, RankDraws(*steps))
+        teacher_features = precomputed_teachers(self, dataset, RankDraws(*steps))
         if stage.cached_views:
             self.frozen = frozen_data(
                 *(accelerator, config, stage, backbone, self.preprocess, dataset),
                 *(run.manifest, run.guard.check),
             )
-            batches = with_teachers(self.frozen.batches(RankDraws(*steps)), taught)
+            batches = with_teachers(self.frozen.batches(RankDraws(*steps)), teacher_features)
             self.batches = Prefetcher(batches, methodcaller("to", accelerator.device))
         elif stage.repeated_views:
             views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)
-            self.batches = load(dataset, views, taught=taught)
+            self.batches = load(dataset, views, taught=teacher_features)
         elif self.task.retention and (generic := self.task.retention.generic):
             assert run.generic  # loaded with the config
             more = run.generic, generic.batch_size
@@ -242,7 +242,7 @@ class Stage:
         if not run.accelerator.is_main_process:
             return None
         size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
-        base = Base(run.config.base, size_px, stride_px) if run.config.base else None
+        base = PretrainedBase(run.config.base, size_px, stride_px) if run.config.base else None
         return keep_frozen(run.folder, frozen, base)
 
     def scored(self) -> Task:

@@ -129,7 +129,7 @@ def gradients_within_memory(
         print(f"out of memory: {pieces * 2} micro-batches a step from now on", file=sys.stderr)
 
 
-class Moving(NamedTuple):
+class ForwardState(NamedTuple):
     """State that a forward pass changes: running statistics, CurricularFace's t, a memory's queue."""
 
     buffers: list[Tensor]
@@ -137,15 +137,15 @@ class Moving(NamedTuple):
     counts: dict[str, dict[str, int]]
 
 
-def moving_state(model: nn.Module) -> Moving:
+def moving_state(model: nn.Module) -> ForwardState:
     """Copy the state that forward passes change, for `restore`."""
     buffers = [buffer.clone() for buffer in model.buffers()]
     counts = {name: dict(one.counts) for name, one in _counting(model)}
-    return Moving(buffers, dict(_extra_states(model)), counts)
+    return ForwardState(buffers, dict(_extra_states(model)), counts)
 
 
 @torch.no_grad()
-def restore(model: nn.Module, state: Moving) -> None:
+def restore(model: nn.Module, state: ForwardState) -> None:
     """Restore the state from `moving_state`."""
     for buffer, before in zip(model.buffers(), state.buffers, strict=True):
         buffer.copy_(before)
@@ -192,7 +192,7 @@ def sam_step(
 @contextmanager
 def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
     """Context with the weights moved by `rho` along their gradient; the gradient is cleared."""
-    here = _climb(model, rho)
+    here = _perturb(model, rho)
     model.zero_grad(set_to_none=True)
     try:
         yield
@@ -203,7 +203,7 @@ def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _climb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
+def _perturb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
     """Move parameters along their gradients; return them with their old values. Keeps no gradient alive."""
     moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([grad for _, grad in moved])

@@ -74,7 +74,7 @@ def test_a_net_computes_what_its_authors_does(name: str) -> None:
     config = load_config(RECIPES / f"layers_net_{name}.yaml", RunConfig, small)
     number = len(config.stages) - 1
     torch.manual_seed(0)
-    task = build_task(config, CLASSES, weights=False)
+    task = build_task(config, CLASSES, pretrained=False)
     set_model(task, config, number, [0, 1, 2])
     train_mode(task, config.stages[number])
     net = Net(FC[name]).train()

@@ -180,7 +180,7 @@ def test_a_resumed_stage_compares_with_the_pretrained_weights(weights: Path) -> 
     file.seek(0)
     run = config(weights)
     torch.manual_seed(5)
-    again = build_task(run, CLASSES, weights=False)
+    again = build_task(run, CLASSES, pretrained=False)
     again.embedder.backbone.set_image_size(40, 4)  # at once: the checkpoint brings the values
     freeze(again, run.stages[2].lr)
     again.begin_stage(2, [0, 1, 2])

@@ -11,12 +11,12 @@ from guie.training.tasks.distillation import DistillationTask
 from guie.training.tasks.online import OnlineTask
 
 
-def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
-    """Build the configured task; `weights=False` skips pretrained weights, for a checkpoint to load."""
+def build_task(config: RunConfig, classes: Classes, pretrained: bool = True) -> Task:
+    """Build the configured task; `pretrained=False` skips pretrained weights, for a checkpoint to load."""
     kinds: dict[str, Callable[[RunConfig, Classes, bool], Task]] = {
         "classification": ClassificationTask,
         "contrastive": ContrastiveTask,
         "distillation": DistillationTask,
         "online": OnlineTask,
     }
-    return kinds[config.task.name](config, classes, weights)
+    return kinds[config.task.name](config, classes, pretrained)

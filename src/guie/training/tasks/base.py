@@ -112,7 +112,7 @@ class Task(nn.Module):
         """Return, from a step's logs, the loss that drives a loss-driven sampler."""
         return logs["loss"]
 
-    def finished(
+    def with_shared_terms(
         self,
         batch: Batch,
         feat_BF: Tensor,

@@ -26,12 +26,12 @@ from guie.training.tasks.base import Output, Task
 class ClassificationTask(Task):
     """An embedder and a criterion on labels, with its class weights."""
 
-    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+    def __init__(self, config: RunConfig, classes: Classes, pretrained: bool = True):
         super().__init__(config)
-        self.embedder = build_embedder(config.model, weights)
+        self.embedder = build_embedder(config.model, pretrained)
         assert isinstance(config.task, ClassificationConfig)  # see `build_task`
-        self.of_relu = config.task.projector_input == "relu"
-        self.projector = projector(self.embedder.dim, config.task.projector, self.of_relu)
+        self.relu_first = config.task.projector_input == "relu"
+        self.projector = projector(self.embedder.dim, config.task.projector, self.relu_first)
         loss, groups = config.task.loss, config.task.metaclasses
         dim = (config.task.projector or [self.embedder.dim])[-1]
         self.criterion: Criterion
@@ -64,28 +64,28 @@ class ClassificationTask(Task):
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
-        loss, logs = self.criterion(self._compared(feat_BF, batch.shapes_B3), batch.label_B)
-        return self.finished(batch, feat_BF, loss, logs)
+        loss, logs = self.criterion(self._loss_inputs(feat_BF, batch.shapes_B3), batch.label_B)
+        return self.with_shared_terms(batch, feat_BF, loss, logs)
 
-    def _compared(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> Tensor:
+    def _loss_inputs(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> Tensor:
         """Return the vectors of unit length (B, D) that the loss compares."""
         if not len(self.projector):
             return self.embedder.embed(feat_BF, shapes_B3)
         head = self.embedder.head
-        if not self.of_relu:
-            given_BD = self.embedder.embed(feat_BF, shapes_B3)
+        if not self.relu_first:
+            input_BD = self.embedder.embed(feat_BF, shapes_B3)
         else:  # the ReLU is the projector's first layer
-            given_BD = head(feat_BF, shapes_B3) if head else feat_BF
-        return functional.normalize(self.projector(given_BD).float(), dim=-1)
+            input_BD = head(feat_BF, shapes_B3) if head else feat_BF
+        return functional.normalize(self.projector(input_BD).float(), dim=-1)
 
 
-def projector(dim: int, widths: Sequence[int], of_relu: bool = False) -> nn.Sequential:
+def projector(dim: int, widths: Sequence[int], relu_first: bool = False) -> nn.Sequential:
     """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty.
 
     Args:
-        of_relu: begin with a ReLU too.
+        relu_first: begin with a ReLU too.
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([dim, *widths]):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
-    return nn.Sequential(*(layers if of_relu else layers[1:]))
+    return nn.Sequential(*(layers if relu_first else layers[1:]))

@@ -24,13 +24,13 @@ from guie.training.tasks.base import Output, Task
 class ContrastiveTask(Task):
     """A whole CLIP; its image encoder is the embedder, at native dimension."""
 
-    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+    def __init__(self, config: RunConfig, classes: Classes, pretrained: bool = True):
         super().__init__(config)
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
         open_clip = import_open_clip()
-        self.clip = create_clip(model.backbone, weights and bool(model.backbone.pretrained))
+        self.clip = create_clip(model.backbone, pretrained and bool(model.backbone.pretrained))
         tower = OpenClip.of_clip(self.clip, model.backbone, model.image.size_px)
         self.embedder = Embedder(tower, head=None)
         self.tokenize = open_clip.get_tokenizer(
@@ -58,7 +58,7 @@ class ContrastiveTask(Task):
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
         matched = (image_BD @ text_BD.T).argmax(dim=1)
         accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
-        return self.finished(batch, image_BD, loss, {"accuracy": accuracy})
+        return self.with_shared_terms(batch, image_BD, loss, {"accuracy": accuracy})
 
     def save(self, folder: Path, stem: str, frozen_file: str | None = None) -> None:
         """Write the image encoder to `<stem>.safetensors`, the whole CLIP to `<stem>_clip.safetensors`.

@@ -45,11 +45,11 @@ class DistillationTask(Task):
     Raises UserError as `open_teachers`, and for a criterion of an unknown domain.
     """
 
-    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+    def __init__(self, config: RunConfig, classes: Classes, pretrained: bool = True):
         super().__init__(config)
         assert isinstance(config.task, DistillationConfig)  # see `build_task`
         self.task = config.task
-        self.embedder = build_embedder(config.model, weights)
+        self.embedder = build_embedder(config.model, pretrained)
         self.teachers = open_teachers(self.task.teachers, config, classes.domains)
         dim = self.embedder.dim
         self.criteria = nn.ModuleDict()
@@ -105,7 +105,7 @@ class DistillationTask(Task):
             logs |= {
                 name if name not in logs else f"{name}_{number}": v for name, v in said.items()
             }
-        return self.finished(batch, feat_BF, total, logs)
+        return self.with_shared_terms(batch, feat_BF, total, logs)
 
     @cached_property
     def _hashes(self) -> list[str]:

@@ -62,11 +62,11 @@ class OnlineTask(Task):
     the sum of the weights. In a mixed batch each domain is weighted by its share.
     """
 
-    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+    def __init__(self, config: RunConfig, classes: Classes, pretrained: bool = True):
         super().__init__(config)
         assert isinstance(config.task, OnlineConfig)  # see `build_task`
         self.task = config.task
-        self.embedder = build_embedder(config.model, weights)
+        self.embedder = build_embedder(config.model, pretrained)
         built = build_loss(self.task.loss, self.embedder.dim, classes.sizes, classes.domains)
         self.criterion = cast(MarginSoftmax, built)
         features = self.embedder.backbone.dim
@@ -112,7 +112,7 @@ class OnlineTask(Task):
         weights = {name: float(getattr(self.task, name)) for name in terms}
         total = sum(weights[name] * term for name, term in terms.items()) / sum(weights.values())
         logs |= {name: term.detach() for name, term in terms.items()}
-        return self.finished(batch, feat_BF, cast(Tensor, total), logs)
+        return self.with_shared_terms(batch, feat_BF, cast(Tensor, total), logs)
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """Return the teachers' loss: it drives a loss-driven sampler, as in UDON."""
