@@ -124,7 +124,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
 
 
 def _is_packed(index: Path, plan: Plan) -> bool:
-    """Return whether the index is there. Raises UserError if it is of another plan, or a shard is not whole."""
+    """Return whether the index is there. Raises UserError for another plan, or a shard that is not whole."""
     if not index.exists():
         return False
     facts = read_facts(index)
