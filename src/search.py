@@ -221,7 +221,8 @@ def join(args: argparse.Namespace) -> None:
 
 def query(args: argparse.Namespace) -> None:
     """List the neighbours of pictures, and of a text."""
-    refuse_replacing([args.json, args.html], [*args.pictures, args.model])
+    inputs = [*args.pictures, args.model, *_index_files(args.index)]
+    refuse_replacing([args.json, args.html], inputs)
     from guie.data.images import open_as_seen
     from guie.search.searcher import cropped, open_index
 
@@ -259,7 +260,7 @@ def serve(args: argparse.Namespace) -> None:
 
 def duplicates(args: argparse.Namespace) -> None:
     """Write groups of copies."""
-    refuse_replacing([args.out, args.html], [])
+    refuse_replacing([args.out, args.html], _index_files(args.index))
     from guie.base.processes import loader_count
     from guie.search.duplicates import find_duplicates
     from guie.search.index import read_index
@@ -275,6 +276,10 @@ def duplicates(args: argparse.Namespace) -> None:
     if args.html:
         duplicates_page(args.html, opened, found)
         print(f"wrote {args.html}")
+
+
+def _index_files(folder: Path) -> list[Path]:
+    return [folder / "index.json", *folder.glob("g[0-9]*/*")]
 
 
 def _probes(args: argparse.Namespace) -> int | None:

@@ -363,3 +363,5 @@ def test_a_result_never_replaces_another_or_what_it_is_made_of(tmp_path: Path) -
     for results, made_of in (([a], [a]), ([a], [tmp_path / "link"]), ([a, a], []), ([b, a], [a])):
         with pytest.raises(UserError, match="a: would replace .*; write it elsewhere"):
             refuse_replacing(results, made_of)
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        refuse_replacing([tmp_path], [])

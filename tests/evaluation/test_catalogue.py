@@ -10,6 +10,7 @@ from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import against, compare, is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
+from guie.evaluation.rerank.reranker import Rerank
 from guie.evaluation.search import Images, searches
 from guie.report.tables import reports_table
 from scorer import retrieval
@@ -268,8 +269,9 @@ def test_met_ranks_its_distractors() -> None:
     assert run_protocol(protocol_of("met"), unsure, table, draws=0)[0]["headline"]["GAP"] == 1.0
 
 
+@pytest.mark.parametrize("methods", [(), ("expand", "csls")])
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_groups_of_only_queries_or_only_index_images_are_legal(name: str) -> None:
+def test_groups_of_only_queries_or_only_index_images_are_legal(name: str, methods) -> None:
     """And hard positives that no query has: nothing to compare."""
     table = table_of(
         ("q.jpg", "d/x", "query"), ("r.jpg", "d/y", "query"),
@@ -278,8 +280,8 @@ def test_groups_of_only_queries_or_only_index_images_are_legal(name: str) -> Non
     )  # fmt: skip
     embeddings_TD = np.random.default_rng(0).normal(size=(len(table), 4)).astype(np.float32)
     grades = pd.DataFrame([("q.jpg", "0.jpg", "easy")], columns=["query", "image", "grade"])
-    protocol = protocol_of(name)
-    report, scores = run_protocol(protocol, embeddings_TD, table, grades=grades, draws=20)
+    protocol, options = protocol_of(name), {"grades": grades, "rerank": Rerank(methods)}
+    report, scores = run_protocol(protocol, embeddings_TD, table, draws=20, **options)
     if not any(part.gallery_draws for part in protocol.parts):
         domains = next(iter(report["parts"].values()))["domains"]
         assert set(domains) == {"d", "f"} and domains["f"]["queries_without_positive"] == 1

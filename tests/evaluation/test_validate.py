@@ -97,8 +97,11 @@ def test_a_domain_without_scores_is_printed_as_such(case):
 
 def test_a_report_that_cannot_be_written_is_the_users_fault(case):
     folder, *_, arguments = case
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="is a folder; name a file"):
         validate.main([*arguments[:-1], str(folder)])
+    (folder / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        validate.main([*arguments[:-1], str(folder / "file/report.json")])
 
 
 def report_of(folder, protocol):

@@ -185,3 +185,7 @@ def test_crops_of_a_file_decode_it_once(tmp_path: Path) -> None:
     sizes = [crop.shape[:2] for crop in crops]
     assert sizes == [(32, 40), *[(24, 30)] * 4] * 2
     assert (data.pixels(7) == crops[7]).all() and (data.pixels(2) == crops[2]).all()
+
+
+def test_more_neighbours_than_images_take_no_memory(searcher: Searcher) -> None:
+    assert len(searcher.like(0, k=2**31 - 1)) == len(searcher.index.files) - 1

@@ -236,6 +236,8 @@ def test_an_option_of_a_false_value_is_one_line(
         ["query", "photo.jpg", "--json", "photo.jpg"],
         ["query", "photo.jpg", "--json", "found", "--html", "./found"],
         ["duplicates", "--out", "copies.csv", "--html", "copies.csv"],
+        ["query", "photo.jpg", "--json", "none/index.json"],
+        ["duplicates", "--out", "none/index.json"],
     ],
 )
 def test_results_replace_no_picture_and_no_other_result(words: list[str]) -> None:

@@ -195,6 +195,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "rows.small.unseen: .*fitted on all domains; use compose",
     ),
+    ({"seeds": 10**12}, "seeds: .*a count is at most 1,000"),
     ({"test": {"split": "train"}}, "test.split: .*'val' or 'test'"),
     ({"test": {"root": "x"}}, "test.root: needs manifest"),
     (

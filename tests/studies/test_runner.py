@@ -199,3 +199,12 @@ def test_no_script_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert until(lambda: is_gone(int(message.read_text())), 10)
+
+
+def test_a_class_may_be_called_na_and_a_domain_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("domain,class,query,r_at_1\n01,NA,a,1.0\n01,NA,b,\nnull,1,c,0.0\n")
+    assert runner._of_classes(path) == {
+        "01": {"hits": [1], "queries": [1]},
+        "null": {"hits": [0], "queries": [1]},
+    }

@@ -58,12 +58,14 @@ def refuse_special(path: str | Path) -> None:
 
 
 def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
-    """Raise UserError if a result would overwrite another result or one of its inputs."""
+    """Raise UserError if a result would overwrite another result or one of its inputs, or is a folder."""
     taken = {os.path.realpath(path): path for path in made_of if path}
     for result in filter(None, results):
         place = os.path.realpath(result)
         if place in taken:
             raise UserError(f"{result}: would replace {taken[place]}; write it elsewhere")
+        if os.path.isdir(place):
+            raise UserError(f"{result}: is a folder; name a file")
         taken[place] = result
 
 

@@ -10,10 +10,15 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Seed
 from guie.config.model import Fit, Pool
 
+MOST_SEEDS = 1000
+
 
 def _counted(value: Any) -> Any:
-    count = isinstance(value, int) and not isinstance(value, bool)
-    return list(range(value)) if count else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_SEEDS:
+        raise ValueError(f"a count is at most {MOST_SEEDS:,}; write one seed as [{value}]")
+    return list(range(value))
 
 
 def _each_once(values: list[Any]) -> list[Any]:

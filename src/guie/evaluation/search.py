@@ -246,7 +246,7 @@ class Ranking:
         """
         asked_B, own_B = self.search.query_Q[block], self._own_Q[block]
         queries_BD, patches_TPF = self.unit_TD[asked_B], self.rerank.patches_TPF
-        if self.rerank.methods:
+        if self.rerank.methods and len(self.search.index_I):
             patches_BPF = None if patches_TPF is None else patches_TPF[asked_B]
             place_BK, score_BK = self._reranker.search(queries_BD, k, own_B, patches_BPF)
         else:

@@ -69,13 +69,14 @@ class BestRegion:
         """See `guie.search.engines.Engine.search`, of images."""
         # Exact: k images and the query's own have no more vectors than these
         vectors_BC, score_BC = self.find(queries_BD, (k + 1) * self.regions)
-        rows_BK = np.full((len(queries_BD), k), -1)
+        # An index may have fewer images than asked for
+        rows_BK = np.full((len(queries_BD), min(k, vectors_BC.shape[1])), -1)
         score_BK = np.full(rows_BK.shape, -np.inf, np.float32)
         for place, (vector_C, score_C) in enumerate(zip(vectors_BC, score_BC, strict=True)):
             image_C = np.where(vector_C >= 0, vector_C // self.regions, -1)
             images, first = np.unique(image_C, return_index=True)
             own = -1 if own_B is None else own_B[place]
-            kept_K = np.sort(first[(images >= 0) & (images != own)])[:k]
+            kept_K = np.sort(first[(images >= 0) & (images != own)])[: rows_BK.shape[1]]
             rows_BK[place, : len(kept_K)] = image_C[kept_K]
             score_BK[place, : len(kept_K)] = score_C[kept_K]
         return rows_BK, score_BK

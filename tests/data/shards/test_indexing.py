@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,37 @@ def test_an_index_is_not_replaced(tmp_path: Path) -> None:
     index_tars(tmp_path, "art", "train", 1)
     with pytest.raises(UserError, match=r"index.parquet: exists"):
         index_tars(tmp_path, "art", "train", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "message"),
+    [
+        ("a/b\udcff.jpg", "{}", r"'a/b\\udcff.jpg': its name or row is not in UTF-8"),
+        ("a/b.jpg", '{"label": "\\ud800"}', "its name or row is not in UTF-8"),
+        ("b.jpg", '{"label": null}', "has no class"),
+        ("a/b.jpg", '{"label": ["x"]}', "b.json: label must be a text or a number"),
+        ("b.jpg", '{ROW, "rows": 5}', "b.json: rows must be a list of objects"),
+        ("b.jpg", '{ROW, "rows": ["x"]}', "b.json: rows must be a list of objects"),
+        ("b.jpg", '{ROW, "weight": "heavy"}', "b.json: weight must be a number"),
+        ("b.jpg", '{ROW, "width": 1e30}', "b.json: width must be a number"),
+        ("b.jpg", '{ROW, "caption": ["x"]}', "b.json: caption must be a text"),
+    ],
+)
+def test_a_row_of_other_types_is_one_line(name, said, message, tmp_path: Path) -> None:
+    row = '"image_path": "b", "label": "x/a", "domain": "x", "split": "train", "role": "train"'
+    about = said.replace("ROW", row).encode()
+    tar_of(tmp_path / "x.tar", [(name, picture_bytes(0)), (name[:-3] + "json", about)])
+    with pytest.raises(UserError, match=message) as refused:
+        index_tars(tmp_path, "art", "train", 1)
+    assert str(refused.value).startswith(f"{tmp_path}/x.tar: ")
+
+
+def test_texts_and_numbers_of_one_column_are_texts(tmp_path: Path) -> None:
+    members = []
+    for number, label in enumerate((5, "five")):
+        row = {"image_path": str(number), "label": label, "domain": "x", "split": "train"}
+        members.append((f"{number}.jpg", picture_bytes(number)))
+        members.append((f"{number}.json", json.dumps(row | {"role": "train"}).encode()))
+    tar_of(tmp_path / "x.tar", members)
+    index_tars(tmp_path, "art", "train", 1)
+    assert load_manifest(tmp_path / "index.parquet").table["label"].tolist() == ["5", "five"]

@@ -77,9 +77,11 @@ def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert 0 < len(first) < len(whole) and not (folder / "index.parquet").exists()
     assert not list(folder.glob(".shard*"))
     (folder / ".shard-000009.77.tmp.tar").write_bytes(b"of a process that was killed")
-    known = {name: (folder / name).stat().st_ino for name in first}
+    cut, *kept = sorted(first)
+    (folder / cut).write_bytes(first[cut][:3000])
+    known = {name: (folder / name).stat().st_ino for name in kept}
     index = pack(files, folder, SHARD_BYTES, 2)
-    assert {name: (folder / name).stat().st_ino for name in first} == known
+    assert {name: (folder / name).stat().st_ino for name in kept} == known
     assert contents(folder) == whole and not list(folder.glob(".shard*"))
     pd.testing.assert_frame_equal(
         pd.read_parquet(index), pd.read_parquet(tmp_path / "shards/index.parquet")
@@ -113,6 +115,16 @@ def test_shards_of_another_manifest_stay(tmp_path: Path, finished: bool) -> None
     with pytest.raises(UserError, match=r"shards.*(write elsewhere|delete)"):
         pack(files, folder, SHARD_BYTES // 2, 1)
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_set_that_is_no_longer_whole_is_not_called_packed(cut: bool, tmp_path: Path) -> None:
+    files, shards = packed(tmp_path)
+    folder = shards.path.parent
+    tar = folder / "shard-000001.tar"
+    tar.write_bytes(tar.read_bytes()[:3000]) if cut else tar.unlink()
+    with pytest.raises(UserError, match=r"shard-000001.tar is missing or damaged \(1 of"):
+        pack(files, folder, SHARD_BYTES, 1)
 
 
 def test_an_image_that_changes_stops_it_by_name(

@@ -49,6 +49,8 @@ SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 BLOCK_BYTES = 2**24
 COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
 SHOWN = 20  # illegal rows that are named
+NUMBERS = ("width", "height", "weight")
+LARGEST = 2**53  # of a number in JSON, so that a column of float64 holds it
 
 
 class Indexed(NamedTuple):
@@ -163,7 +165,10 @@ def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"{tar}: {fault}")
     for key, sample in samples.items():
         for image in sample.images:
-            yield from _rows_of_image(tar, key, sample.about, image, domain, split)
+            for row in _rows_of_image(tar, key, sample.about, image, domain, split):
+                if not _is_unicode(row):
+                    raise UserError(f"{tar}: {image['name']!r}: its name or row is not in UTF-8")
+                yield row
 
 
 class _Sample(NamedTuple):
@@ -208,9 +213,12 @@ def _rows_of_image(
     place = {"shard": tar.name, **{k: v for k, v in image.items() if k != "name"}}
     said = _json_of(tar, key, about)
     if {*REQUIRED} <= said.keys():
-        for row in (said, *said.get("rows", ())):
-            yield {**{k: v for k, v in row.items() if k in (*REQUIRED, *OPTIONAL)}, **place}
+        rows = said.get("rows", [])
+        for row in (said, *(rows if isinstance(rows, list) else [rows])):
+            yield {**_checked(f"{tar}: {key}.json", row), **place}
         return
+    if isinstance(said.get("label"), dict | list):
+        raise UserError(f"{tar}: {key}.json: label must be a text or a number")
     name = about["cls"].decode("utf-8", "replace").strip() if "cls" in about else ""
     name = name or str(said.get("label", "")) or key.rpartition("/")[0]
     if not name:
@@ -237,7 +245,27 @@ def _json_of(tar: Path, key: str, about: Mapping[str, bytes]) -> dict[str, Any]:
         said = json.loads(about["json"])
     except (ValueError, RecursionError) as error:
         raise UserError(f"{tar}: {key}.json: not JSON: {error}") from None
-    return said if isinstance(said, dict) else {}
+    known = said if isinstance(said, dict) else {}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _checked(source: str, row: Any) -> dict[str, Any]:
+    """Return the columns of a manifest in a row of JSON. Raises UserError for a value of another type."""
+    if not isinstance(row, dict):
+        raise UserError(f"{source}: rows must be a list of objects")
+    found = {k: row[k] for k in (*REQUIRED, *OPTIONAL) if row.get(k) is not None}
+    for column, value in found.items():
+        is_number = isinstance(value, int | float)
+        if column in NUMBERS and not (is_number and abs(value) < LARGEST):
+            raise UserError(f"{source}: {column} must be a number, below {LARGEST:,}")
+        if not is_number and not isinstance(value, str):
+            raise UserError(f"{source}: {column} must be a text")
+    return {k: v if k in NUMBERS else str(v) for k, v in found.items()}
+
+
+def _is_unicode(row: Mapping[str, Any]) -> bool:
+    """Return whether Parquet can store the row's texts: other bytes of a tar are read as surrogates."""
+    return not any("\ud800" <= c <= "\udfff" for v in row.values() if isinstance(v, str) for c in v)
 
 
 def _sha256(tar: Path) -> str:

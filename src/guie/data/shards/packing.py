@@ -42,7 +42,7 @@ from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest, side
 from guie.data.manifest.companions import read_companions, write_companions
 from guie.data.shards.index import NAME, Shard, read_facts, write_index
 from guie.data.shards.opening import open_in_shard
-from guie.data.shards.storage import content_hash
+from guie.data.shards.storage import content_hash, sizes_of
 
 PARTS = ".parts"  # what is known of the shards already written; removed when the index is
 SEED = 0  # of the order of the images
@@ -124,13 +124,20 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
 
 
 def _is_packed(index: Path, plan: Plan) -> bool:
-    """Return whether the index is there. Raises UserError if it is that of another plan."""
+    """Return whether the index is there. Raises UserError for another plan, or a shard that is not whole."""
     if not index.exists():
         return False
-    if read_facts(index).get("plan") != plan.digest:
+    facts = read_facts(index)
+    if facts.get("plan") != plan.digest:
         raise UserError(
             f"{index}: is the index of another manifest, of changed images or another --shard-mb;"
             " write elsewhere, or delete that folder"
+        )
+    found = sizes_of(str(index.parent), [shard.name for shard in facts["shards"]])
+    if wrong := [shard.name for shard in facts["shards"] if found.get(shard.name) != shard.size]:
+        raise UserError(
+            f"{index.parent}: {wrong[0]} is missing or damaged ({len(wrong):,} of {len(facts['shards']):,}"
+            " shards are); delete that folder, and pack again"
         )
     return True
 
@@ -193,10 +200,12 @@ def _refuse_small_disk(folder: Path, plan: Plan) -> None:
 def _write_shard(
     folder: Path, manifest: Manifest, plan: Plan, rows: _Rows, number: int, name: str
 ) -> int:
-    """Write a shard unless it is there; return the number of its images."""
+    """Write a shard unless it is there, whole; return the number of its images."""
     images, part = plan.images_of(number), folder / PARTS / f"{name}.parquet"
-    if part.exists() and (folder / name).exists():
-        return len(images)
+    if part.exists():
+        size = pd.read_parquet(part, columns=["shard_size"])["shard_size"].iloc[0]
+        if sizes_of(str(folder), [name]).get(name) == size:
+            return len(images)
     part.unlink(missing_ok=True)
     records = rows.of(images)
     places = []
