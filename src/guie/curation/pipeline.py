@@ -463,10 +463,10 @@ def select_rows(
         selection.rule.max_minutes,
     )
     candidates = candidates_of(table, selection.by, selection.caps)
-    result = search(candidates, log, selection.rule, config.beside(".selection.json"))
-    print(render(result.steps))
-    account.gains = gains(result.steps)
-    table = pd.concat([rows_of(result.mix), table[table["split"] != "train"]], ignore_index=True)
+    steps = search(candidates, log, selection.rule, config.beside(".selection.json"))
+    print(render(steps))
+    account.gains = gains(steps)
+    table = pd.concat([rows_of(steps[-1].mix), table[table["split"] != "train"]], ignore_index=True)
     account.after("selection", table)
     return table
 
