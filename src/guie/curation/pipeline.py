@@ -65,7 +65,7 @@ from guie.curation.selection import (
 )
 from guie.curation.summary import CurationReport
 from guie.data.archives import unpacked
-from guie.data.datasets import READERS
+from guie.data.datasets import read_folder
 from guie.data.datasets.finding import read_source
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import (
@@ -146,7 +146,7 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
         return read, skipped
     if isinstance(source, FolderSource):
         folder = unpacked(source.path)
-        table, skipped = READERS[source.kind](folder, source.domain, source.split)
+        table, skipped = read_folder(folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
         return load_manifest(_drawn(source, workers)), Counter()

@@ -40,13 +40,12 @@ from guie.data.datasets.base import IMAGE_SUFFIXES
 from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check, read_sidecar
-from guie.data.shards.index import NAME, Shard, write_index
+from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
 
 PARTS = ".parts"
 DROPPED = "index.dropped.csv"
 SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-BLOCK_BYTES = 2**24
 COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
 SHOWN = 20  # illegal rows that are named
 
@@ -127,7 +126,7 @@ def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
     table = pd.DataFrame(_rows_of(tar, domain, split), columns=COLUMNS)
     table["content"] = table["content"].astype(np.uint64)
     with replacing(part) as temporary:
-        table.assign(shard_sha256=_sha256(tar)).to_parquet(temporary)
+        table.assign(shard_sha256=shard_of(tar, tar.name).sha256).to_parquet(temporary)
 
 
 def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
@@ -238,11 +237,3 @@ def _json_of(tar: Path, key: str, about: Mapping[str, bytes]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{tar}: {key}.json: not JSON: {error}") from None
     return said if isinstance(said, dict) else {}
-
-
-def _sha256(tar: Path) -> str:
-    digest = hashlib.sha256()
-    with tar.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
