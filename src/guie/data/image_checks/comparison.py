@@ -28,17 +28,22 @@ def content(image: Image.Image) -> Image.Image:
     return image if without_frame is image else _without_border(without_frame)
 
 
-def centre(image: Image.Image) -> Image.Image:
-    """Crop a twentieth at each side."""
-    x, y = round(CUT * image.width), round(CUT * image.height)
+def cut(image: Image.Image, share: float = CUT) -> Image.Image:
+    """Crop that share of the width or height at each side."""
+    x, y = round(share * image.width), round(share * image.height)
     return image.crop((x, y, image.width - x, image.height - y))
+
+
+def compressed(image: Image.Image, quality: int) -> Image.Image:
+    """Compress as JPEG and decode again."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer).convert("RGB")
 
 
 def altered(image: Image.Image) -> Image.Image:
     """Return a typical web copy, cropped and compressed, to measure a model's similarity of copies."""
-    buffer = io.BytesIO()
-    centre(content(image)).save(buffer, "JPEG", quality=75)
-    return Image.open(buffer).convert("RGB")
+    return compressed(cut(content(image)), quality=75)
 
 
 def reduction(image: Image.Image) -> int:
