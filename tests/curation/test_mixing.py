@@ -27,13 +27,8 @@ from guie.curation.pipeline import select_rows
 from guie.curation.selection import Score
 from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
-from guie.data.manifest import (
-    DomainDeclaration,
-    Sidecar,
-    load_manifest,
-    read_sidecar,
-    save_manifest,
-)
+from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
+from guie.data.manifest.reading import read_sidecar
 from guie.evaluation import feature_cache
 from guie.models.backbones.open_clip import import_open_clip
 

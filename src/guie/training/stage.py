@@ -26,7 +26,6 @@ from guie.data.loader import (
     Prefetcher,
     TeacherFeatures,
     TrainLoader,
-    train_loader,
     with_generic,
     with_teachers,
 )
@@ -135,7 +134,7 @@ class Stage:
             build_preprocess(config.model, backbone, size_px, stage.augment.fit),
             seed,
         )
-        load = partial(train_loader, workers=config.data.workers, device=accelerator.device)
+        load = partial(TrainLoader, workers=config.data.workers, device=accelerator.device)
         taught = precomputed_teachers(self, dataset, RankDraws(*steps))
         if stage.cached_views:
             self.frozen = frozen_data(

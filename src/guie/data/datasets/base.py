@@ -14,7 +14,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.data.manifest import Companions, DomainDeclaration, Sidecar
+from guie.data.manifest import DomainDeclaration, Sidecar
+from guie.data.manifest.companions import Companions
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:

@@ -39,7 +39,8 @@ from guie.data.archives import (
 from guie.data.datasets.base import IMAGE_SUFFIXES
 from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
-from guie.data.manifest import OPTIONAL, REQUIRED, check, read_sidecar
+from guie.data.manifest import OPTIONAL, REQUIRED, check
+from guie.data.manifest.reading import read_sidecar
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
 

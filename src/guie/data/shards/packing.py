@@ -39,8 +39,9 @@ from guie.data.image_checks.decoding import (
     refuse_unreadable,
 )
 from guie.data.images import open_as_host, open_as_seen
-from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest, sidecar_path
+from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import read_companions, write_companions
+from guie.data.manifest.reading import sidecar_path
 from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash
