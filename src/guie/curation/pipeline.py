@@ -127,8 +127,8 @@ def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> s
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
     """Read a source as a manifest, and count the skipped files by reason."""
     if isinstance(source, DatasetSource):
-        read, skipped, warnings = read_source(source, seed, workers)
-        for warning in warnings:
+        read, skipped = read_source(source, seed, workers)
+        for warning in read.warnings:
             print(f"{source.kind}: warning: {warning}", file=sys.stderr)
         return read, skipped
     if isinstance(source, FolderSource):

@@ -108,12 +108,12 @@ def source(**keys) -> DatasetSource:
 def test_a_source_with_a_path_is_read_there(tmp_path):
     MINIATURES["met"](tmp_path)
     config = source(kind="met", path=str(tmp_path), domain="art", partial=True)
-    manifest, skipped, warnings = read_source(config)
+    manifest, skipped = read_source(config)
     assert manifest.root == tmp_path / "met"
     assert manifest.sidecar.domains["art"].index_is_train
     assert check(manifest.table, manifest.sidecar) == []
     assert not skipped
-    assert any("Met: 397,121 train images expected, 8 found" in line for line in warnings)
+    assert any("Met: 397,121 train images expected, 8 found" in line for line in manifest.warnings)
 
 
 def test_a_source_without_a_path_is_looked_for(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_source_without_a_path_is_looked_for(tmp_path, monkeypatch):
     MINIATURES["sop"](tmp_path)
     with pytest.raises(UserError, match="59,551 train images expected, 6 found"):
         read_source(source(kind="sop"))
-    manifest, _, _ = read_source(source(kind="sop", partial=True, splits=["train"]))
+    manifest, _ = read_source(source(kind="sop", partial=True, splits=["train"]))
     assert len(manifest.table) == 6
 
 
@@ -131,8 +131,8 @@ def test_a_thinned_test_set_is_accounted_for(tmp_path):
     MINIATURES["food2k"](tmp_path)
     options = {"test_classes": 2}
     config = source(kind="food2k", path=str(tmp_path), partial=True, options=options)
-    whole, _, _ = read_source(config)
-    thinned, skipped, _ = read_source(config.model_copy(update={"test_max_images": 2}))
+    whole, _ = read_source(config)
+    thinned, skipped = read_source(config.model_copy(update={"test_max_images": 2}))
     assert len(whole.table) == 12 and len(thinned.table) == 10
     assert skipped == {"test image beyond the class's limit, or a near-duplicate": 2}
 

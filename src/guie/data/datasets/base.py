@@ -14,7 +14,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.data.manifest import DomainDeclaration, Sidecar
+from guie.data.manifest import DomainDeclaration, Manifest
 from guie.data.manifest.companions import Companions
 
 
@@ -161,16 +161,10 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Manifest rows of a data set, the overlaps its sidecar must declare, and warnings.
+class Reading(Manifest):
+    """A data set as a manifest, and warnings."""
 
-    Attributes: `companions`, the companion tables of these images.
-    """
-
-    table: pd.DataFrame
-    sidecar: Sidecar
-    warnings: tuple[str, ...]
-    companions: Companions = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def listing(

@@ -6,13 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from guie.base.errors import UserError
 from guie.config.data import DatasetSource, Source
-from guie.data.datasets import DATASETS, Dataset, read_dataset
+from guie.data.datasets import DATASETS, Dataset, Reading, read_dataset
 from guie.data.datasets.thinning import keep_classes, thin_test
-from guie.data.manifest import Manifest
 from guie.data.manifest.companions import within
 
 ROOTS = (Path("input"), Path("/kaggle/input"))
@@ -103,8 +103,8 @@ def with_path(source: Source) -> Source:
 
 def read_source(
     source: DatasetSource, seed: int = 0, workers: int = 1
-) -> tuple[Manifest, Counter[str], tuple[str, ...]]:
-    """Return a data set source as a manifest, counts of skipped images by reason, and warnings.
+) -> tuple[Reading, Counter[str]]:
+    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
 
     Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
     """
@@ -133,8 +133,8 @@ def read_source(
             workers=workers,
         )
     skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
-    manifest = Manifest(table, folder, folder, reading.sidecar, within(reading.companions, table))
-    return manifest, +skipped, reading.warnings
+    companions = within(reading.companions, table)
+    return replace(reading, table=table, companions=companions), +skipped
 
 
 def _folder(source: DatasetSource) -> Path:

@@ -193,7 +193,8 @@ def read_dataset(
     table = _manifest(dataset, rows, domain)
     all_warnings = (*dataset.warnings, *listing.warnings, *counted)
     said = {} if as_train else _companions(dataset, listing.companions, names, domain)
-    return Reading(table, _sidecar(dataset, table, domain), all_warnings, within(said, table))
+    sidecar = _sidecar(dataset, table, domain)
+    return Reading(table, folder, folder, sidecar, within(said, table), all_warnings)
 
 
 def _check_counts(
