@@ -151,7 +151,6 @@ class Dataset:
     folders: tuple[str, ...]
     markers: tuple[str, ...]
     homepage: str
-    licence: str
     read: Callable[..., Listing]
     expected: tuple[Expected, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
