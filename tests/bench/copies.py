@@ -37,8 +37,9 @@ from PIL import Image, ImageDraw
 
 import toydomains
 from guie.config import real_root
-from guie.curation.duplicates.evidence import CROSS, UNLIKE, cut
+from guie.curation.duplicates.evidence import CROSS, UNLIKE
 from guie.curation.duplicates.pixels import Pixels
+from guie.data.image_checks.comparison import cut
 from guie.data.images import open_as_seen
 
 

@@ -17,15 +17,13 @@ from guie.curation.duplicates.candidates import ROOM, altered, measured, similar
 from guie.curation.duplicates.evidence import (
     UNLIKE,
     brighter,
-    compressed,
     contrasted,
-    cut,
     limits,
     resized,
 )
 from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import NONE
+from guie.data.image_checks.comparison import NONE, compressed, cut
 from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
@@ -103,7 +101,7 @@ def read(manifest: Path, workers: int) -> pd.DataFrame:
 
 def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
     paths = table["image_path"].tolist()
-    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, open_as_seen, workers, "images")
+    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, workers, "images")
     prints = prints.set_axis(table.index)
     return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
 

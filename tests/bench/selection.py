@@ -86,15 +86,15 @@ def run_proxy(args: argparse.Namespace) -> None:
     evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
     rule = SelectionRule(directions=args.directions)
     candidates = candidates_of(proxy.table, "domain", [None])
-    found = search(candidates, evaluations, rule, args.out / "steps.json")
+    steps = search(candidates, evaluations, rule, args.out / "steps.json")
     everything = frozenset(candidates)
-    print(render(found.steps))
-    for name, mix in (("selected", found.mix), ("everything", everything)):
+    print(render(steps))
+    for name, mix in (("selected", steps[-1].mix), ("everything", everything)):
         score_S = evaluations.scores(mix, range(1000, 1005))  # seeds that no step has seen
         print(f"{name}: {mix_name(mix)}: {score_S.mean():.4f} +- {score_S.std(ddof=1):.4f}")
     print(f"{len(evaluations.used)} trainings in {evaluations.seconds:.0f} s")
     with replacing(args.out / "curve.png") as temporary:
-        selection_curve(gains(found.steps)).savefig(temporary)
+        selection_curve(gains(steps)).savefig(temporary)
 
 
 def sample_mixes(domains: list[str], count: int, seed: int = 0) -> list[Mix]:

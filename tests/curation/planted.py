@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image, ImageOps
 
-from guie.curation.duplicates.evidence import brighter, compressed, contrasted, cut
+from guie.curation.duplicates.evidence import brighter, contrasted
 from guie.data.image_checks.cache import CheckCache
+from guie.data.image_checks.comparison import compressed, cut
 from guie.data.image_checks.hashes import FINGERPRINTS
 from guie.data.images import open_as_seen
 
@@ -44,7 +45,7 @@ def plant(table: pd.DataFrame, root: Path, folder: str, every: int) -> pd.DataFr
 def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
     """The table with what each image is known by."""
     prints = CheckCache(FINGERPRINTS, root).rows(
-        table["image_path"].unique(), root, open_as_seen, workers, "known"
+        table["image_path"].unique(), root, workers, "known"
     )
     prints = prints.reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)

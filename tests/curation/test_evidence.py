@@ -52,7 +52,7 @@ def picture(seed: int, size: tuple[int, int] = (180, 140)) -> Image.Image:
 
 
 def apart(one: Image.Image, other: Image.Image, mirror: bool = False) -> float:
-    return compare(working(one), working(other), mirror).difference
+    return compare(working(one), working(other), mirror)
 
 
 @pytest.mark.parametrize("number", range(len(ALTERATIONS)))

@@ -22,18 +22,11 @@ from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
 from guie.curation.duplicates import pixels
-from guie.curation.mix import score_by_training
-from guie.curation.pipeline import select_rows
-from guie.curation.selection import Score
+from guie.curation.mix import FullTraining, select_rows
 from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
-from guie.data.manifest import (
-    DomainDeclaration,
-    Sidecar,
-    load_manifest,
-    read_sidecar,
-    save_manifest,
-)
+from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
+from guie.data.manifest.reading import read_sidecar
 from guie.evaluation import feature_cache
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -252,10 +245,11 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     }
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
-    selection = SelectionConfig(evaluator="full", full="judge.yaml")
+    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(training()))
+    selection = SelectionConfig(evaluator="full", full=str(tmp_path / "judge.yaml"))
     declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
     rows = pd.DataFrame([row])
-    score = score_by_training(rows, mix, 3, "a1", config, selection, declared, trained)
+    score = FullTraining(rows, selection, config, declared, trained).score(rows, mix, 3)
     assert score.value == 0.5
 
 
@@ -289,12 +283,15 @@ def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", *
     table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
     table.loc[0, "label"] = label
     account = CurationReport(config, "")
-    select_rows(table.assign(source=0), config.selection, config, 1, account, train)
+    select_rows(table.assign(source=0), config.selection, config, 1, account, Sidecar(), train)
 
 
 def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: Path) -> None:
-    def train(*_: object) -> Score:
-        return Score(0.5, {})
+    def train(words: list[str]) -> Path:
+        write_text(
+            tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5, "val_mmp_at_5": 0}\n'
+        )
+        return tmp_path
 
     judged(tmp_path, train)
     judged(tmp_path, None)  # from the log
@@ -306,9 +303,10 @@ def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: P
 def test_a_run_on_other_rows_has_another_folder(tmp_path: Path) -> None:
     folders = []
 
-    def train(rows: pd.DataFrame, name: str, seed: int, folder: str) -> Score:
-        folders.append(folder)
-        return Score(0.5, {})
+    def train(words: list[str]) -> Path:
+        folders.extend(word for word in words if word.startswith("out="))
+        write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
+        return tmp_path
 
     for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
         judged(tmp_path, train, label=label)

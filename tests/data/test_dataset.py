@@ -18,7 +18,7 @@ from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, as_batch, training_rows
 from guie.data.images import Region, open_as_seen, open_part
-from guie.data.loader import eval_loader, load_generic, train_loader, with_generic
+from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
 from guie.evaluation.frozen import _view_caches
@@ -170,8 +170,8 @@ def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
     train = dataset(manifest, FULL_AUGMENT)
     sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
     batches = RankBatches(sampler, 0, 3, 0, 1)
-    alone = list(train_loader(train, batches, workers=0))
-    shared = list(train_loader(train, batches, workers=2))
+    alone = list(TrainLoader(train, batches, workers=0))
+    shared = list(TrainLoader(train, batches, workers=2))
     for a, b in zip(alone, shared, strict=True):
         assert torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.label_B, b.label_B)
 
@@ -180,7 +180,7 @@ def test_the_device_normalises_by_constants_of_its_own(manifest: Manifest) -> No
     """Copied there once: a copy in each step would wait for a GPU. Loaders keep theirs on the CPU."""
     train = dataset(manifest, FULL_AUGMENT)
     sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
-    loader = train_loader(train, RankBatches(sampler, 0, 2, 0, 1), workers=0, device="meta")
+    loader = TrainLoader(train, RankBatches(sampler, 0, 2, 0, 1), workers=0, device="meta")
     for batch in loader:
         assert batch.images_BCHW.device.type == loader.preprocess.mean.device.type == "meta"
     assert train.preprocess.mean.device.type == train.preprocess.std.device.type == "cpu"
@@ -350,7 +350,7 @@ def greys(images: torch.Tensor) -> list[int]:
 
 def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> list[Batch]:
     both = with_generic(*stage(train, **where), generic, batch_size=2)
-    return list(train_loader(*both, workers))
+    return list(TrainLoader(*both, workers))
 
 
 def test_every_generic_image_comes_once_before_any_comes_twice(
@@ -363,7 +363,7 @@ def test_every_generic_image_comes_once_before_any_comes_twice(
 
 
 def test_training_images_are_those_without_generic_ones(train: Manifest, generic: Manifest) -> None:
-    alone = list(train_loader(*stage(train, flip=0.5), 0))
+    alone = list(TrainLoader(*stage(train, flip=0.5), 0))
     for mine, theirs in zip(batches(train, generic, flip=0.5), alone, strict=True):
         assert theirs.generic_GCHW is None and mine.generic_GCHW is not None
         for name in ("label_B", "row_B", "shapes_B3", "images_BCHW"):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from guie.base.errors import UserError
-from guie.data.datasets import READERS, read_folder
+from guie.data.datasets import read_folder
 
 
 @pytest.fixture
@@ -90,7 +90,3 @@ def test_nothing_to_read_is_refused_with_what_there_is(folder, tmp_path):
         read_folder(tmp_path / "nowhere", "d", "train")
     with pytest.raises(UserError, match="found: 2 not in a class folder"):
         read_folder(folder("1.jpg", "2.jpg"), "d", "train")
-
-
-def test_readers_are_registered_by_kind():
-    assert READERS["folder"] is read_folder

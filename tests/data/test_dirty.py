@@ -60,8 +60,8 @@ def manifest(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
-def checked(paths, root: Path, open_image, workers: int) -> pd.DataFrame:
-    return CheckCache(VERIFY, root).rows(list(paths), root, open_image, workers, "dirty")
+def checked(paths, root: Path, workers: int) -> pd.DataFrame:
+    return CheckCache(VERIFY, root).rows(list(paths), root, workers, "dirty")
 
 
 def named(messages: list[str]) -> dict[int, str]:
@@ -87,7 +87,7 @@ def outcomes(manifest: Path, work: Path, caplog: pytest.LogCaptureFixture) -> Ou
     with caplog.at_level(logging.WARNING):
         table = load_manifest(mended, manifest.parent).table
     notes = named(caplog.messages)
-    verdicts = checked(table["image_path"], manifest.parent, open_as_seen, workers=1)
+    verdicts = checked(table["image_path"], manifest.parent, workers=1)
     bad = verdicts.loc[verdicts["reason"] != "", "reason"].to_dict()
 
     found: Outcomes = {n: ("reject", what) for n, what in faults.items()}
@@ -259,7 +259,7 @@ def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
 
 
 def verdict_reasons(root: Path, paths: list[str]) -> list[str]:
-    return checked(paths, root, open_as_host, workers=1)["reason"].tolist()
+    return checked(paths, root, workers=1)["reason"].tolist()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads a file whatever its mode")
@@ -284,7 +284,7 @@ def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp
 def test_curation_of_the_whole_folder_drops_what_is_bad_and_nothing_else(drawn):
     root = drawn.parent / "images"
     table, _ = read_folder(root, "d", "train")
-    looked = checked(table["image_path"].unique(), root, open_as_seen, workers=2)
+    looked = checked(table["image_path"].unique(), root, workers=2)
     kept, files = drop_unusable(table, root, looked, "dirty")
     dropped = {Path(entry["file"]).name for entry in files}
     assert dropped == {*dirty_cases.REJECTED, *dirty_cases.REFUSED_ODD}

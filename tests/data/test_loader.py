@@ -17,7 +17,7 @@ from guie.base.errors import UserError
 from guie.data import images, loader
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_host, with_retries
-from guie.data.loader import Prefetcher, eval_loader, train_loader
+from guie.data.loader import Prefetcher, TrainLoader, eval_loader
 from kills import children_of
 
 BATCHES = [range(0, 4), range(4, 8), range(8, 12)]
@@ -67,7 +67,7 @@ def test_memory_is_pinned_for_the_device_that_batches_go_to(
     monkeypatch.setattr(loader, "whole_batches", lambda made: made)
     assert eval_loader(dataset, BATCHES, 0, device).pin_memory == (device == "cuda")
     dataset.preprocess = None  # as of a TrainDataset
-    assert train_loader(dataset, BATCHES, 0, device).loader.pin_memory == (device == "cuda")
+    assert TrainLoader(dataset, BATCHES, 0, device).loader.pin_memory == (device == "cuda")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -11,7 +11,7 @@ from guie.base.errors import UserError
 from guie.config import MixConfig
 from guie.config.data import CleaningConfig
 from guie.curation.classes import apply_merges, find_outliers, suggest_merges
-from guie.curation.duplicates.candidates import Differences, Links, find_links
+from guie.curation.duplicates.candidates import Links, find_links
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.pixels import Pixels
@@ -29,7 +29,7 @@ class Evidence(NamedTuple):
     """The measurements that cleaning needs, by image path."""
 
     embed: Embed
-    differences: Differences
+    differences: Pixels
     verdicts: Verdicts | None = None
 
 

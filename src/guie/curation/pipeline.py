@@ -1,13 +1,12 @@
-"""The steps of curation in order: read, combine, label, filter, select."""
+"""The steps of curation in order: read, combine, label, filter."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -20,7 +19,7 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config import MixConfig, RunConfig, load_config
+from guie.config import MixConfig
 from guie.config.data import (
     ClipConfig,
     DatasetSource,
@@ -28,7 +27,6 @@ from guie.config.data import (
     FolderSource,
     ProxyEvaluatorConfig,
     PseudoLabelConfig,
-    SelectionConfig,
     Source,
     ToySource,
 )
@@ -41,7 +39,6 @@ from guie.curation.classes import (
     move_to_test,
 )
 from guie.curation.duplicates.evidence import Embed
-from guie.curation.proxy import Proxy
 from guie.curation.pseudo_labels import (
     contradicted,
     fit_scale,
@@ -53,19 +50,9 @@ from guie.curation.pseudo_labels import (
     sure,
     thinned,
 )
-from guie.curation.selection import (
-    Evaluations,
-    Score,
-    candidates_of,
-    gains,
-    mix_name,
-    mix_rows,
-    render,
-    search,
-)
 from guie.curation.summary import CurationReport
 from guie.data.archives import unpacked
-from guie.data.datasets import READERS
+from guie.data.datasets import read_folder
 from guie.data.datasets.finding import read_source
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import (
@@ -110,7 +97,7 @@ def read_sources(
             assert source.path is not None  # `with_path` has found it
             paths = table["image_path"].unique()
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
-            checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
+            checked = cache.rows(paths, read.root, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
             good = states[pd.Index(paths).isin(table["image_path"])]
             decoded.add(good[~decoded.are_known(good)])
@@ -140,13 +127,13 @@ def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> s
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
     """Read a source as a manifest, and count the skipped files by reason."""
     if isinstance(source, DatasetSource):
-        read, skipped, warnings = read_source(source, seed, workers)
-        for warning in warnings:
+        read, skipped = read_source(source, seed, workers)
+        for warning in read.warnings:
             print(f"{source.kind}: warning: {warning}", file=sys.stderr)
         return read, skipped
     if isinstance(source, FolderSource):
         folder = unpacked(source.path)
-        table, skipped = READERS[source.kind](folder, source.domain, source.split)
+        table, skipped = read_folder(folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
         return load_manifest(_drawn(source, workers)), Counter()
@@ -328,7 +315,7 @@ def pseudo_label(
     texts = class_texts(settings.clip, settings.classes)
     labels = list(settings.classes)
     scale, least, measured = _calibrated(settings, texts, config, workers)
-    emb_ND = _features(settings.clip, train["image_path"], config.image_root, config, workers)
+    emb_ND = features_of(settings.clip, train["image_path"], config.image_root, config, workers)
     guesses = guess(emb_ND, texts.emb_CD, scale)
     sure_N = sure(guesses, least, settings.min_margin, settings.max_images)
     if settings.mode == "label":
@@ -375,7 +362,7 @@ def _domains_by_clip(
         clip, names = shares.domain_source.clip, shares.domain_source.names
         texts = class_texts(clip, names)
         paths = table["image_path"][train]
-        emb_ND = _features(clip, paths, config.image_root, config, workers)
+        emb_ND = features_of(clip, paths, config.image_root, config, workers)
         domain_of_row[train] = np.asarray(list(names))[
             guess(emb_ND, texts.emb_CD, texts.scale).first_N
         ]
@@ -394,7 +381,7 @@ def _calibrated(
     rows = manifest.table[manifest.table["label"].isin(labels)]
     if rows.empty:
         raise UserError(f"{sample.manifest}: none of its labels is in pseudo_labels.classes")
-    emb_ND = _features(settings.clip, rows["image_path"], manifest.root, config, workers)
+    emb_ND = features_of(settings.clip, rows["image_path"], manifest.root, config, workers)
     truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
     scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
     guesses = guess(emb_ND, texts.emb_CD, scale)
@@ -411,90 +398,15 @@ def _calibrated(
     return scale, max(least, settings.min_confidence), measured
 
 
-def _features(
+def features_of(
     by: ClipConfig | ProxyEvaluatorConfig,
     paths: pd.Series,
     root: Path,
     config: MixConfig,
     workers: int,
 ) -> Features:
+    """Return the features of images by the model of a config, from the cache if they are there."""
     model = open_model(by.model, by.size_px, by.fit)
     return cached_features(
         make_accelerator(), model, paths.tolist(), root, config.features, workers=workers
     )
-
-
-# Trains on a mix: (train and val rows, name of the mix, seed, hash of all rows and the config) -> score.
-Train = Callable[[pd.DataFrame, str, int, str], Score]
-# Scores a mix: (its train rows, its name, seed) -> score.
-Evaluate = Callable[[pd.DataFrame, str, int], Score]
-
-
-def select_rows(
-    table: pd.DataFrame,
-    selection: SelectionConfig,
-    config: MixConfig,
-    workers: int,
-    account: CurationReport,
-    train: Train,
-) -> pd.DataFrame:
-    """Return the train rows of the best mix found, with all of val and test.
-
-    Args:
-        train: the evaluator `full`, which trains on a mix and scores it on val.
-
-    Raises:
-        UserError: there is no val split to score on, or the budget ends within the first step.
-    """
-    if not (table["split"] == "val").any():
-        raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
-    if selection.by not in table or (table[selection.by] == "").any():
-        raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
-    if selection.evaluator == "proxy":
-        identity, evaluate = _by_proxy(table, selection, config, workers)
-    else:
-        identity, evaluate = _by_training(table, selection, train)
-    rows_of = partial(mix_rows, table, by=selection.by, seed=config.seed)
-    log = Evaluations(
-        config.beside(".selection.jsonl"),
-        f"{identity} {selection.by} {config.seed}",
-        lambda mix, seed: evaluate(rows_of(mix), mix_name(mix), seed),
-        selection.rule.max_evaluations,
-        selection.rule.max_minutes,
-    )
-    candidates = candidates_of(table, selection.by, selection.caps)
-    result = search(candidates, log, selection.rule, config.beside(".selection.json"))
-    print(render(result.steps))
-    account.gains = gains(result.steps)
-    table = pd.concat([rows_of(result.mix), table[table["split"] != "train"]], ignore_index=True)
-    account.after("selection", table)
-    return table
-
-
-def _by_proxy(
-    table: pd.DataFrame, selection: SelectionConfig, config: MixConfig, workers: int
-) -> tuple[str, Evaluate]:
-    """Return the identity of the proxy's scores, and the function that scores a mix."""
-    assert selection.proxy is not None
-    feat_NF = _features(selection.proxy, table["image_path"], config.image_root, config, workers)
-    proxy = Proxy(feat_NF, table, selection.proxy, selection.metric)
-    return proxy.identity(), lambda rows, name, seed: proxy.score(rows, seed)
-
-
-def _by_training(
-    table: pd.DataFrame, selection: SelectionConfig, train: Train
-) -> tuple[str, Evaluate]:
-    """Return the identity of the scores of full trainings, and the function that trains and scores."""
-    assert selection.full is not None
-    given = ["name=run", "data.manifest=mix"]  # a training gets its own
-    settings = load_config(selection.full, RunConfig, given).model_dump_json()
-    rows = table[["image_path", "label", "domain", "split", "role"]]
-    digest = hashlib.sha256(settings.encode())
-    digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-    trained = digest.hexdigest()[:16]
-    val = table[table["split"] == "val"]
-
-    def evaluate(rows: pd.DataFrame, name: str, seed: int) -> Score:
-        return train(pd.concat([rows, val], ignore_index=True), name, seed, trained)
-
-    return f"{trained} {selection.metric}", evaluate

@@ -33,7 +33,6 @@ class Proxy:
         table: rows of a manifest, including train and val.
         config: settings of the head and its training.
         metric: r_at_1 or mmp_at_5, on the merged val index, mean over domains.
-        device: device on which heads are trained.
     """
 
     def __init__(
@@ -42,9 +41,8 @@ class Proxy:
         table: pd.DataFrame,
         config: ProxyEvaluatorConfig,
         metric: str = "r_at_1",
-        device: torch.device | str = "cpu",
     ):
-        self.feat_NF, self.config, self.metric, self.device = feat_NF, config, metric, device
+        self.feat_NF, self.config, self.metric = feat_NF, config, metric
         self.table = table
         train = np.flatnonzero(table["split"] == "train")
         self.row_of = pd.Series(train, table["image_path"].iloc[train])
@@ -55,7 +53,7 @@ class Proxy:
         """Train on some of the table's train rows and score on val; deterministic for a seed."""
         head = self._train(rows, seed).eval()
         with torch.inference_mode():
-            emb_ND = functional.normalize(head(self.val_feat_NF), dim=-1).cpu().numpy()
+            emb_ND = functional.normalize(head(self.val_feat_NF), dim=-1).numpy()
         scores = quick_scores(emb_ND, self.val)
         domains = {name: values[self.metric] for name, values in scores["domains"].items()}
         return Score(scores[self.metric], domains)
@@ -72,13 +70,13 @@ class Proxy:
         config = self.config
         feat_NF = self._load(self.row_of[rows["image_path"]].to_numpy())
         ids_N, classes = pd.factorize(rows["label"], sort=True)
-        label_N = torch.from_numpy(ids_N).to(self.device)
+        label_N = torch.from_numpy(ids_N)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            head = Head(config.head, feat_NF.shape[1]).to(self.device)
+            head = Head(config.head, feat_NF.shape[1])
             rule = ArcFace(config.margin_rad)
             loss = MarginSoftmax(len(classes), config.head.dim, rule, scale=config.scale)
-            self._fit(head, loss.to(self.device), feat_NF, label_N, seed)
+            self._fit(head, loss, feat_NF, label_N, seed)
         return head
 
     def _fit(
@@ -100,4 +98,4 @@ class Proxy:
             optimizer.step()
 
     def _load(self, row_N: np.ndarray) -> Tensor:
-        return torch.from_numpy(self.feat_NF[row_N].astype(np.float32)).to(self.device)
+        return torch.from_numpy(self.feat_NF[row_N].astype(np.float32))

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,24 +198,11 @@ Scores = Callable[[Mix, range], np.ndarray]  # (mix, seeds) -> score for each se
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A mix that the search compared with the current one."""
-
-    change: str  # "+cars", "-cars", "cars@20 -> cars"
-    mix: Mix
-    gains_S: np.ndarray = field(repr=False)  # over the current mix, with the same seed
-
-    @property
-    def gain(self) -> float:
-        return float(self.gains_S.mean())
-
-
-@dataclass(frozen=True)
 class Step:
     """One step of the search. The last step of a direction is rejected: its gain is too small."""
 
     direction: str
-    change: str
+    change: str  # "+cars", "-cars", "cars@20 -> cars"
     mix: Mix  # after the step
     score: float  # mean over the confirmation seeds if there are any, else the screening seeds
     gain: float  # on the same seeds; for the first source, its score
@@ -280,31 +267,33 @@ def _step(
 ) -> Step:
     """Compare all moves; accept the best one if the confirmation seeds confirm its gain."""
     screen = range(first_seed, first_seed + rule.seeds)
-    trials = [_trial(mix, new, change, scores, screen) for new, change in moves.items()]
-    best = max(trials, key=lambda trial: trial.gain)  # ties go to the first move
-    gain, seeds = best.gain, screen
-    error = standard_error([trial.gains_S for trial in trials]) if mix else 0.0
+    gains_of = {new: _gains(mix, new, scores, screen) for new in moves}
+    gain_of = {new: float(gains_S.mean()) for new, gains_S in gains_of.items()}
+    best = max(moves, key=gain_of.__getitem__)  # ties go to the first move
+    gain, seeds = gain_of[best], screen
+    error = standard_error([*gains_of.values()]) if mix else 0.0
     if rule.confirm_seeds and (gain > 0 or not mix):
         seeds = range(screen.stop, screen.stop + rule.confirm_seeds)
-        gain = _trial(mix, best.mix, best.change, scores, seeds).gain
+        gain = float(_gains(mix, best, scores, seeds).mean())
         error *= math.sqrt(rule.seeds / rule.confirm_seeds)
     accepted = not mix or gain > rule.min_standard_errors * error
-    reached = best.mix if accepted else mix
+    reached = best if accepted else mix
     return Step(
         direction=direction,
-        change=best.change,
+        change=moves[best],
         mix=reached,
         score=float(scores(reached, seeds).mean()),
         gain=gain,
         standard_error=error,
         accepted=accepted,
-        tried={trial.change: trial.gain for trial in trials},
+        tried={change: gain_of[new] for new, change in moves.items()},
     )
 
 
-def _trial(mix: Mix, new: Mix, change: str, scores: Scores, seeds: range) -> Trial:
+def _gains(mix: Mix, new: Mix, scores: Scores, seeds: range) -> np.ndarray:
+    """Return the gain of a new mix over the current one for each seed, float64 [S]."""
     before_S = scores(mix, seeds) if mix else np.zeros(len(seeds))
-    return Trial(change, new, scores(new, seeds) - before_S)
+    return scores(new, seeds) - before_S
 
 
 def standard_error(gains: Sequence[np.ndarray]) -> float:
@@ -316,22 +305,13 @@ def standard_error(gains: Sequence[np.ndarray]) -> float:
     return math.sqrt(variance / len(gains[0]))
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The mix that a search ended at, and its steps."""
-
-    mix: Mix
-    steps: list[Step]
-    stopped: str  # "no gain" or "budget"
-
-
 def search(
     candidates: Sequence[Candidate],
     evaluations: Evaluations,
     rule: SelectionRule,
     out: Path,
-) -> SearchResult:
-    """Select greedily until no move gains or the budget is spent.
+) -> list[Step]:
+    """Select greedily until no move gains or the budget is spent; return the steps.
 
     Args:
         out: JSON file with the steps so far, rewritten after each step.
@@ -363,7 +343,7 @@ def search(
             f" {needed} or more, and max_minutes to the time that these take"
         )
     _write(out, steps, evaluations, stopped)
-    return SearchResult(steps[-1].mix, steps, stopped)
+    return steps
 
 
 def _step_line(step: Step) -> str:

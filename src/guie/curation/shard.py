@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from guie.base.devices import make_accelerator
 from guie.config import MixConfig
+from guie.config.data import ClipConfig, ProxyEvaluatorConfig
 from guie.curation.duplicates.candidates import images_of, measured
 from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.pixels import Pixels
-from guie.curation.pipeline import combine, prefix_of, read_one
+from guie.curation.pipeline import combine, features_of, prefix_of, read_one
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import VERIFY
 from guie.data.image_checks.hashes import FINGERPRINTS
-from guie.data.images import open_as_seen
 from guie.data.manifest import Manifest, rows_of_shard
-from guie.evaluation.feature_cache import cached_features
-from guie.models.loading import LoadedModel, open_model
 
 
 def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> str:
@@ -33,16 +30,12 @@ def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> st
     sources = [read_one(source, config.seed, workers)[0] for source in config.sources]
     own = [rows_of_shard(source.table, shard) for source in sources]
     table = _checked(config, cache, sources, own, workers)
-    for model, rows in _features(config, table):
-        paths = rows["image_path"].drop_duplicates().tolist()
-        root, folder = config.image_root, config.features
-        cached_features(make_accelerator(), model, paths, root, folder, workers=workers)
+    _compute_features(config, table, workers)
     done = f"{table['image_path'].nunique():,} good images"
     if config.clean is None or config.clean.near is None:
         return done
     if not all(
-        cache.are_cached(source.table["image_path"].unique(), source.root, open_as_seen)
-        for source in sources
+        cache.are_cached(source.table["image_path"].unique(), source.root) for source in sources
     ):
         return f"{done}; run all parts again to share the comparison of similar pictures"
     everything = _checked(config, cache, sources, [source.table for source in sources], workers)
@@ -66,7 +59,7 @@ def _checked(
     for source, rows in zip(sources, tables, strict=True):
         if config.verify:
             paths = rows["image_path"].unique()
-            found = cache.rows(paths, source.root, open_as_seen, workers, str(source.path))
+            found = cache.rows(paths, source.root, workers, str(source.path))
             rows = rows.merge(found, left_on="image_path", right_index=True, suffixes=("_", ""))
             rows = rows[rows["reason"] == ""]
         prefix = prefix_of(source.root, config.image_root)
@@ -74,20 +67,23 @@ def _checked(
     return combine(checked)
 
 
-def _features(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[LoadedModel, pd.DataFrame]]:
-    """Yield each model whose features the steps of curation ask for, and the rows that need them."""
+def _compute_features(config: MixConfig, table: pd.DataFrame, workers: int) -> None:
+    """Compute the features that the steps of curation ask for, of the rows that need them."""
+
+    def compute(by: ClipConfig | ProxyEvaluatorConfig, rows: pd.DataFrame) -> None:
+        paths = rows["image_path"].drop_duplicates()
+        features_of(by, paths, config.image_root, config, workers)
+
     train = table[table["split"] == "train"]
     if labels := config.pseudo_labels:
-        clip = labels.clip
-        model = open_model(clip.model, clip.size_px, clip.fit)
-        yield model, train[train["domain"].isin(labels.domains)]
+        compute(labels.clip, train[train["domain"].isin(labels.domains)])
     clean = config.clean
     if clean and clean.model:
         if clean.outliers or clean.cap == "diverse" or clean.suggest_merges is not None:
-            yield open_model(clean.model, clean.size_px), train
+            embed = embed_for(clean, config.image_root, Path(config.features), workers)
+            embed(train["image_path"].drop_duplicates().tolist(), "whole")
     if config.shares and config.shares.domain_source:
-        clip = config.shares.domain_source.clip
-        yield open_model(clip.model, clip.size_px, clip.fit), train
-    proxy = config.selection.proxy if config.selection else None
-    if proxy and config.selection and config.selection.evaluator == "proxy":
-        yield open_model(proxy.model, proxy.size_px, proxy.fit), table
+        compute(config.shares.domain_source.clip, train)
+    if config.selection and config.selection.evaluator == "proxy":
+        assert config.selection.proxy is not None  # checked with the config
+        compute(config.selection.proxy, table)

@@ -14,8 +14,8 @@ import pandas as pd
 from guie.base.files import replacing, write_json
 from guie.config import MixConfig
 from guie.config.data import Source
-from guie.data.manifest import Companions, queries_without_positive
-from guie.data.manifest.companions import joined, within, write_companions
+from guie.data.manifest import queries_without_positive
+from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships
 from guie.report.pages import class_sizes, left_after, write_report
 

@@ -118,14 +118,11 @@ BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
 class Distortions:
     """Draw and apply the config's distortions except flips, colours and boxes (see `Augment`).
 
-    A pure function of (image, seed). It is falsy if the config has no distortion.
+    A pure function of (image, seed).
     """
 
     def __init__(self, config: AugmentConfig):
         self.compose = A.Compose(distortions(config))
-
-    def __bool__(self) -> bool:
-        return bool(self.compose.transforms)
 
     def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
         """uint8 image (H, W, 3) -> another of the same size."""
@@ -245,7 +242,7 @@ class Augment:
         if draw.random() < self.config.flip:
             image_HWC = cv2.flip(image_HWC, 1)
         image_HWC = self._recoloured(image_HWC, draw)
-        if self.distortions and not self.config.full_size:
+        if self.config.distorts and not self.config.full_size:
             image_HWC = self.distortions(image_HWC, draw.getrandbits(32))
         if draw.random() < self.config.erase:
             image_HWC = image_HWC.copy()

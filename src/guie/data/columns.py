@@ -7,7 +7,6 @@ used: it counts references. A million strings so cost each worker about 100 MB, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
 
 import numpy as np
 import pyarrow as pa
@@ -29,17 +28,12 @@ class StringColumn:
     def __iter__(self) -> Iterator[str]:
         return (value.as_py() for value in self.arrow)
 
-    @overload
-    def __getitem__(self, row: int | np.integer) -> str: ...
-
-    @overload
-    def __getitem__(self, row: np.ndarray) -> list[str]: ...
-
-    def __getitem__(self, row: int | np.integer | np.ndarray) -> str | list[str]:
-        """Return one string, or those of an array of rows."""
-        if isinstance(row, np.ndarray):
-            return self.arrow.take(pa.array(row)).to_pylist()
+    def __getitem__(self, row: int | np.integer) -> str:
         return self.arrow[int(row)].as_py()
+
+    def take(self, rows: np.ndarray) -> list[str]:
+        """Return the strings of an array of rows."""
+        return self.arrow.take(pa.array(rows)).to_pylist()
 
     def encoded(self) -> tuple[np.ndarray, list[str]]:
         """Return the position of each string among the distinct ones, and these in order of first rows."""

@@ -82,12 +82,9 @@ def open_as_seen(path: str | Path) -> Image.Image:
     return _decode(path, _as_seen)
 
 
-def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
-    """Decode bytes received from others, in a format of FOREIGN, like `open_as_seen`.
-
-    Raises UserError that calls the bytes `name`.
-    """
-    return _decode(io.BytesIO(data), _as_seen, name, FOREIGN)
+def picture_of(data: bytes) -> Image.Image:
+    """Decode bytes received from others, in a format of FOREIGN, like `open_as_seen`. Raises UserError."""
+    return _decode(io.BytesIO(data), _as_seen, "the picture", FOREIGN)
 
 
 def open_part(

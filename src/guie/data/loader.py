@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from guie.base.errors import UserError
 from guie.base.processes import context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
-from guie.data.dataset import Batch, ImageFiles, Preprocess, TrainDataset, collated
+from guie.data.dataset import Batch, ImageFiles, TrainDataset, collated
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
@@ -31,7 +31,7 @@ TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per 
 
 
 class TrainLoader:
-    """Batches of one process, in the sampler's order for any number of workers.
+    """Batches of one process of a stage, in the sampler's order for any number of workers.
 
     Batches are moved to the device, and their images are normalised there.
 
@@ -41,15 +41,16 @@ class TrainLoader:
 
     def __init__(
         self,
-        loader: DataLoader,
-        preprocess: Preprocess,
-        device: torch.device,
+        dataset: TrainDataset | TrainAndGeneric,
+        batches: RankBatches | RankViews | TrainAndGenericBatches,
+        workers: int | None,
+        device: torch.device | str = "cpu",
         taught: TeacherFeatures | None = None,
     ):
-        self.loader, self.device = loader, device
-        self.taught = taught
+        self.device, self.taught = torch.device(device), taught
+        self.loader = _loader(dataset, collated, batches, loader_count(workers), self.device)
         # Loader processes inherit the original, which has to stay on the CPU.
-        self.preprocess = copy.deepcopy(preprocess)
+        self.preprocess = copy.deepcopy(dataset.preprocess)
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -60,19 +61,6 @@ class TrainLoader:
 
     def _ready(self, batch: Batch) -> Batch:
         return batch.to(self.device).normalised(self.preprocess)
-
-
-def train_loader(
-    dataset: TrainDataset | TrainAndGeneric,
-    batches: RankBatches | RankViews | TrainAndGenericBatches,
-    workers: int | None,
-    device: torch.device | str = "cpu",
-    taught: TeacherFeatures | None = None,
-) -> TrainLoader:
-    """Return the loader of a stage's batches; the arguments are those of `TrainLoader`."""
-    processes = loader_count(workers)
-    loader = _loader(dataset, collated, batches, processes, torch.device(device))
-    return TrainLoader(loader, dataset.preprocess, torch.device(device), taught)
 
 
 def with_teachers(batches: Iterable[Batch], taught: TeacherFeatures | None) -> Iterator[Batch]:

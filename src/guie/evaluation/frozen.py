@@ -90,7 +90,7 @@ def cached_views(
     """
     caches = _view_caches(known_by, dataset, views, folder)
     of_rows = np.arange(len(dataset)) if rows is None else rows
-    files = absolute(dataset.root, dataset.paths[of_rows])
+    files = absolute(dataset.root, dataset.paths.take(of_rows))
     states = from_main(accelerator, lambda: readable_states(files, DECODER))
     missing = from_main(accelerator, lambda: [cache.missing(states) for cache in caches])
     row_bytes = embedder.dim * BYTES
@@ -189,7 +189,7 @@ class FrozenData:
     val: Features | None
 
     def batches(self, draws: RankDraws, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Yield the batches of `train_loader`, with features in place of images."""
+        """Yield the batches of `TrainLoader`, with features in place of images."""
         for visits_B, rows_B in draws:
             features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
             yield Batch(

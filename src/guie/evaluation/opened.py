@@ -22,7 +22,8 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 from guie.config.model import LayersConfig
-from guie.data.manifest import Manifest, read_companion
+from guie.data.manifest import Manifest
+from guie.data.manifest.companions import read_companion
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.feature_cache import recipe
 from guie.models.adapters.prompts import Pool

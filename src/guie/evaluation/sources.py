@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.data.manifest import Manifest, companion_path, read_companion
+from guie.data.manifest import Manifest
+from guie.data.manifest.companions import companion_path, read_companion
 from guie.evaluation.embeddings import Embeddings, load_embeddings, unit_vectors
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_components, random_projection
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
-from guie.data.manifest import Manifest, companion_path, load_manifest
+from guie.data.manifest import Manifest, load_manifest
+from guie.data.manifest.companions import companion_path
 from guie.evaluation.embeddings import Embeddings, arrays_of, as_units, load_embeddings
 from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols.base import Protocol

@@ -24,7 +24,6 @@ from guie.data.loader import (
     Prefetcher,
     TeacherFeatures,
     TrainLoader,
-    train_loader,
     with_generic,
     with_teachers,
 )
@@ -130,7 +129,7 @@ class Stage:
             build_preprocess(config.model, backbone, size_px, stage.augment.fit),
             seed,
         )
-        load = partial(train_loader, workers=config.data.workers, device=accelerator.device)
+        load = partial(TrainLoader, workers=config.data.workers, device=accelerator.device)
         teacher_features = precomputed_teachers(self, dataset, RankDraws(*steps))
         if stage.cached_views:
             self.frozen = frozen_data(

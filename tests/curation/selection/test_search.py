@@ -17,6 +17,7 @@ from guie.curation.selection import (
     Candidate,
     Evaluations,
     Score,
+    Step,
     candidates_of,
     gains,
     mix_name,
@@ -70,9 +71,13 @@ RULE = SelectionRule(seeds=2, confirm_seeds=2, min_standard_errors=1.0)
 FIRST_STEP = 5 * 2 + 2  # evaluations
 
 
-def run(folder, counter=None, rule=RULE, identity="one", **budget):
+def run(folder, counter=None, rule=RULE, identity="one", **budget) -> list[Step]:
     evaluations = Evaluations(folder / "log.jsonl", identity, counter or Counter(), **budget)
     return search(candidates(), evaluations, rule, folder / "steps.json")
+
+
+def stopped(folder) -> str:
+    return json.loads((folder / "steps.json").read_text())["stopped"]
 
 
 @pytest.mark.parametrize("killed_at", [0, 1, 7, 19])
@@ -113,12 +118,14 @@ def test_a_log_of_other_features_is_refused(tmp_path):
 
 def test_the_budget_ends_the_search_where_it_stands(tmp_path):
     counter = Counter()
-    found = run(tmp_path, counter, max_evaluations=FIRST_STEP)
-    assert counter.calls == FIRST_STEP and found.stopped == "budget" and mix_name(found.mix) == "a"
+    steps = run(tmp_path, counter, max_evaluations=FIRST_STEP)
+    assert counter.calls == FIRST_STEP and mix_name(steps[-1].mix) == "a"
     again = Counter()
-    assert run(tmp_path, again, max_evaluations=FIRST_STEP).steps == found.steps
+    assert run(tmp_path, again, max_evaluations=FIRST_STEP) == steps
+    assert stopped(tmp_path) == "budget"
     assert again.calls == 0, "what the log holds counts, so a restart ends at the same place"
-    assert run(tmp_path, again).stopped == "no gain", "a larger budget goes on"
+    run(tmp_path, again)
+    assert stopped(tmp_path) == "no gain", "a larger budget goes on"
 
 
 def test_minutes_are_those_of_training(tmp_path):
@@ -126,8 +133,8 @@ def test_minutes_are_those_of_training(tmp_path):
     head, *lines = (tmp_path / "log.jsonl").read_text().splitlines()
     slow = [json.dumps(json.loads(line) | {"seconds": 6.0}) for line in lines]
     (tmp_path / "log.jsonl").write_text("\n".join([head, *slow]) + "\n")
-    found = run(tmp_path, max_minutes=1.3)  # thirteen evaluations of 6 s
-    assert found.stopped == "budget" and len(found.steps) == 1
+    steps = run(tmp_path, max_minutes=1.3)  # thirteen evaluations of 6 s
+    assert stopped(tmp_path) == "budget" and len(steps) == 1
 
 
 def test_a_budget_below_one_step_is_refused(tmp_path):
@@ -139,7 +146,7 @@ def test_the_budget_of_a_backward_step_counts_the_whole_mix(tmp_path):
     rule = RULE.model_copy(update={"directions": ["backward"]})
     with pytest.raises(UserError, match="set max_evaluations to 16 or more"):
         run(tmp_path, rule=rule, max_evaluations=15)
-    assert run(tmp_path, rule=rule, max_evaluations=16).steps
+    assert run(tmp_path, rule=rule, max_evaluations=16)
 
 
 def test_backward_from_a_single_source_has_nothing_to_remove(tmp_path):

@@ -79,7 +79,7 @@ def test_no_global_generator_is_moved() -> None:
 
 
 def test_nothing_is_done_unless_told() -> None:
-    assert not Distortions(AugmentConfig())
+    assert not AugmentConfig().distorts
     assert (Augment(AugmentConfig())(photo(), 0) == photo()).all()
 
 

@@ -19,7 +19,7 @@ def mini(tmp_path):
         if build:
             (make or MINIATURES[name])(tmp_path)
         dataset = DATASETS[name]
-        folder = {found.name: path for found, path in find(tmp_path)}[name]
+        folder = find(dataset, [tmp_path])
         how = {**SMALL_SPLITS.get(name, {}), **how}
         return read_dataset(replace(dataset, expected=()), folder, **how)
 

@@ -27,7 +27,7 @@ def built(tmp_path_factory):
     def of(name: str) -> Path:
         root = tmp_path_factory.mktemp(name)
         MINIATURES[name](root)
-        return {dataset.name: path for dataset, path in find(root)}[name]
+        return find(DATASETS[name], [root])
 
     return of
 

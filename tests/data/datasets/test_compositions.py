@@ -56,7 +56,7 @@ def test_the_sources_fit_together(path, data, monkeypatch):
     config = load_config(path, Ensemble)
     tables, declared = [], {}
     for source in config.sources:
-        manifest, _, _ = read_source(in_small(source, data), config.seed)
+        manifest, _ = read_source(in_small(source, data), config.seed)
         prefix = manifest.root.relative_to(data).as_posix() + "/"
         tables.append(manifest.table.assign(image_path=prefix + manifest.table["image_path"]))
         for name, new in manifest.sidecar.domains.items():

@@ -13,8 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 from guie.base.errors import UserError
 from guie.config.data import DatasetSource
 from guie.data.datasets import DATASETS, finding
-from guie.data.datasets.finding import find, inside, listing, located, read_source
+from guie.data.datasets.finding import find, listing, located, read_source, with_path
 from guie.data.manifest import check
+
+
+def found_in(root: Path) -> list[Path | None]:
+    return [find(dataset, [root]) for dataset in DATASETS.values()]
 
 
 @pytest.fixture
@@ -26,15 +30,13 @@ def everything(tmp_path):
 
 
 def test_every_dataset_is_found_beside_all_others(everything):
-    found = {dataset.name: path for dataset, path in find(everything)}
-    assert list(found) == list(DATASETS)
-    assert all(found.values())
-    assert len(set(found.values())) == len(found)
+    found = found_in(everything)
+    assert None not in found and len(set(found)) == len(found)
 
 
 def test_nothing_is_found_in_an_empty_or_absent_folder(tmp_path):
-    assert {path for _, path in find(tmp_path)} == {None}
-    assert {path for _, path in find(tmp_path / "absent")} == {None}
+    assert set(found_in(tmp_path)) == {None}
+    assert set(found_in(tmp_path / "absent")) == {None}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_case_and_folders_around_do_not_matter(above, tmp_path):
 
 def test_a_folder_of_the_name_without_the_marker_is_not_the_dataset(tmp_path):
     touch(tmp_path, ["sop/photo.jpg", "cub/images/1.jpg", "other/Ebay_train.txt"])
-    assert {path for _, path in find(tmp_path)} == {None}
+    assert set(found_in(tmp_path)) == {None}
 
 
 def test_the_first_root_that_holds_it_wins(tmp_path):
@@ -71,8 +73,8 @@ def test_what_is_not_found_says_where_to_get_it(tmp_path):
 
 def test_a_given_path_may_be_above_the_dataset(tmp_path):
     touch(tmp_path, ["x/y/Ebay_train.txt"])
-    assert inside(DATASETS["sop"], tmp_path) == tmp_path / "x/y"
-    assert inside(DATASETS["met"], tmp_path) == tmp_path
+    for kind, folder in (("sop", tmp_path / "x/y"), ("met", tmp_path)):
+        assert with_path(source(kind=kind, path=str(tmp_path))).path == str(folder)
 
 
 def test_listing_has_a_line_a_dataset(tmp_path):
@@ -106,12 +108,12 @@ def source(**keys) -> DatasetSource:
 def test_a_source_with_a_path_is_read_there(tmp_path):
     MINIATURES["met"](tmp_path)
     config = source(kind="met", path=str(tmp_path), domain="art", partial=True)
-    manifest, skipped, warnings = read_source(config)
+    manifest, skipped = read_source(config)
     assert manifest.root == tmp_path / "met"
     assert manifest.sidecar.domains["art"].index_is_train
     assert check(manifest.table, manifest.sidecar) == []
     assert not skipped
-    assert any("Met: 397,121 train images expected, 8 found" in line for line in warnings)
+    assert any("Met: 397,121 train images expected, 8 found" in line for line in manifest.warnings)
 
 
 def test_a_source_without_a_path_is_looked_for(tmp_path, monkeypatch):
@@ -121,7 +123,7 @@ def test_a_source_without_a_path_is_looked_for(tmp_path, monkeypatch):
     MINIATURES["sop"](tmp_path)
     with pytest.raises(UserError, match="59,551 train images expected, 6 found"):
         read_source(source(kind="sop"))
-    manifest, _, _ = read_source(source(kind="sop", partial=True, splits=["train"]))
+    manifest, _ = read_source(source(kind="sop", partial=True, splits=["train"]))
     assert len(manifest.table) == 6
 
 
@@ -129,8 +131,8 @@ def test_a_thinned_test_set_is_accounted_for(tmp_path):
     MINIATURES["food2k"](tmp_path)
     options = {"test_classes": 2}
     config = source(kind="food2k", path=str(tmp_path), partial=True, options=options)
-    whole, _, _ = read_source(config)
-    thinned, skipped, _ = read_source(config.model_copy(update={"test_max_images": 2}))
+    whole, _ = read_source(config)
+    thinned, skipped = read_source(config.model_copy(update={"test_max_images": 2}))
     assert len(whole.table) == 12 and len(thinned.table) == 10
     assert skipped == {"test image beyond the class's limit, or a near-duplicate": 2}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from manifest_rows import GOOD, HEADER
 
-from guie.data.manifest import sidecar_path
+from guie.data.manifest.reading import sidecar_path
 
 
 @pytest.fixture

@@ -9,14 +9,9 @@ import pytest
 from manifest_rows import GOOD, HEADER, SHARED, refusal
 
 from guie.base.errors import UserError
-from guie.data.manifest import (
-    SHOWN,
-    Sidecar,
-    checks,
-    load_manifest,
-    queries_without_positive,
-    sidecar_path,
-)
+from guie.data.manifest import Sidecar, checks, load_manifest, queries_without_positive
+from guie.data.manifest.reading import sidecar_path
+from guie.data.manifest.table import SHOWN
 
 
 def test_good_manifest_loads(written):

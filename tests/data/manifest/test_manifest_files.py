@@ -10,13 +10,8 @@ import pytest
 from manifest_rows import HEADER, SHARED, refusal
 
 from guie.base.errors import UserError
-from guie.data.manifest import (
-    DomainDeclaration,
-    Sidecar,
-    load_manifest,
-    save_manifest,
-    sidecar_path,
-)
+from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
+from guie.data.manifest.reading import sidecar_path
 
 
 def test_unreadable_tables_are_refused_by_name(tmp_path):

@@ -13,8 +13,9 @@ import pyarrow.compute
 import pytest
 
 from guie.base.errors import UserError
-from guie.data.manifest import NOTED, load_manifest
+from guie.data.manifest import load_manifest
 from guie.data.manifest.checks import CONTROL
+from guie.data.manifest.table import NOTED
 
 HEADER = "image_path,label,domain,split,role"
 GOOD = "t/{}.jpg,toys/car,toys,train,train"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from guie.curation.duplicates.evidence import (
 )
 from guie.curation.duplicates.findings import Verdicts
 from guie.curation.duplicates.hamming import BITS, near_hashes
+from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.hashes import Hashes, hash_bytes
 
 # If many images share a hash, the first 32 represent all of them. Otherwise N copies of one
@@ -113,13 +114,6 @@ def _images(
     )
 
 
-class Differences(Protocol):
-    """Pixel differences of images: see `guie.curation.duplicates.pixels.Pixels`."""
-
-    def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray: ...
-    def altered(self, paths: Sequence[str]) -> np.ndarray: ...
-
-
 NEAR = {
     **{"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float64},
     **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
@@ -177,7 +171,7 @@ def find_links(
     table: pd.DataFrame,
     near: NearConfig | None,
     embed: Embed,
-    differences: Differences,
+    differences: Pixels,
     verdicts: Verdicts | None = None,
 ) -> Links:
     """Return the pictures of all images, and which of them are near-duplicates.
@@ -214,7 +208,7 @@ def measured(
     pictures: pd.DataFrame,
     near: NearConfig,
     embed: Embed,
-    differences: Differences,
+    differences: Pixels,
     shard: tuple[int, int] = (0, 1),
 ) -> pd.DataFrame:
     """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
@@ -247,7 +241,7 @@ def measured(
     )
 
 
-def altered(pictures: pd.DataFrame, differences: Differences) -> dict[str, np.ndarray]:
+def altered(pictures: pd.DataFrame, differences: Pixels) -> dict[str, np.ndarray]:
     """Return, by domain, the differences between some images and altered copies of them."""
     found = {}
     for domain, rows in pictures.groupby("domain"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
@@ -18,9 +17,8 @@ from scipy.optimize import brentq
 from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, NearConfig
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import VIEWS
+from guie.data.image_checks.comparison import VIEWS, compressed, cut
 from guie.data.image_checks.hashes import CACHED_VIEW, FINGERPRINTS, thumbnails
-from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
 from guie.models.loading import LoadedModel, open_model
 
@@ -54,26 +52,13 @@ def thumbnails_of(root: Path, workers: int) -> Embed:
     cache = CheckCache(FINGERPRINTS, root)
 
     def embed(paths: Sequence[str], view: str) -> np.ndarray:
-        cached = cache.thumbnails(paths, root, open_as_seen) if view == CACHED_VIEW else {}
+        cached = cache.thumbnails(paths, root) if view == CACHED_VIEW else {}
         return thumbnails(paths, view, root, workers, cached)
 
     return embed
 
 
 EACH = 3  # altered copies of an image
-
-
-def compressed(image: Image.Image, quality: int) -> Image.Image:
-    """Compress as JPEG and decode again."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality)
-    return Image.open(buffer).convert("RGB")
-
-
-def cut(image: Image.Image, share: float) -> Image.Image:
-    """Crop that share of the width or height at each side."""
-    x, y = round(share * image.width), round(share * image.height)
-    return image.crop((x, y, image.width - x, image.height - y))
 
 
 def resized(image: Image.Image, scale: float) -> Image.Image:

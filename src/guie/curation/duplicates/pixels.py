@@ -86,7 +86,7 @@ class Pixels:
 
 
 def _between(root: Path, mirrored: bool, pair: tuple[str, str]) -> list[float]:
-    return [compare_files(root, mirrored, pair).difference]
+    return [compare_files(root, mirrored, pair)]
 
 
 def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:
@@ -94,4 +94,4 @@ def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:
     image = open_as_seen(root / path)
     plain = working(image)
     copies = altered_copies(image, number)
-    return [compare(plain, working(copy)).difference for copy in copies]
+    return [compare(plain, working(copy)) for copy in copies]

@@ -19,8 +19,6 @@ from guie.data.datasets.reading import read_dataset
 from guie.data.datasets.species import CUB, DOGS, FLOWERS, INAT2018, NABIRDS
 from guie.data.datasets.vehicles import AIRCRAFT, CARS196, VEHICLEID
 
-READERS = {"folder": read_folder}
-
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
@@ -34,4 +32,4 @@ DATASETS: dict[str, Dataset] = {
     )
 }
 
-__all__ = ["DATASETS", "READERS", "Dataset", "Reading", "read_dataset", "read_folder"]
+__all__ = ["DATASETS", "Dataset", "Reading", "read_dataset", "read_folder"]

@@ -14,7 +14,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.data.manifest import Companions, DomainDeclaration, Sidecar
+from guie.data.manifest import DomainDeclaration, Manifest
+from guie.data.manifest.companions import Companions
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:
@@ -150,7 +151,6 @@ class Dataset:
     folders: tuple[str, ...]
     markers: tuple[str, ...]
     homepage: str
-    licence: str
     read: Callable[..., Listing]
     expected: tuple[Expected, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -160,16 +160,10 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Manifest rows of a data set, the overlaps its sidecar must declare, and warnings.
+class Reading(Manifest):
+    """A data set as a manifest, and warnings."""
 
-    Attributes: `companions`, the companion tables of these images.
-    """
-
-    table: pd.DataFrame
-    sidecar: Sidecar
-    warnings: tuple[str, ...]
-    companions: Companions = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def listing(

@@ -23,7 +23,6 @@ from guie.data.datasets.reading import (
 
 PARTITIONS = ("Eval/list_eval_partition.txt", "list_eval_partition.txt")
 IMAGE_FOLDERS = ("", "Img/")
-LICENCE = "non-commercial research; agreement and password from the authors"
 HOMEPAGE = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion.html"
 IN_SHOP_ROLES = {"train": "train", "query": "query", "gallery": "index"}
 
@@ -85,7 +84,6 @@ INSHOP = Dataset(
     ),
     markers=PARTITIONS,
     homepage=HOMEPAGE,
-    licence=LICENCE,
     read=read_inshop,
     expected=(
         images("train", 25882),
@@ -101,7 +99,6 @@ DEEPFASHION_C2S = Dataset(
     folders=("deepfashion_c2s", "consumer_to_shop", "Consumer-to-shop Clothes Retrieval Benchmark"),
     markers=PARTITIONS,
     homepage=HOMEPAGE,
-    licence=LICENCE,
     read=read_consumer_to_shop,
 )
 
@@ -134,7 +131,6 @@ FASHION200K = Dataset(
     folders=("fashion200k", "fashion-200k"),
     markers=("labels",),
     homepage="https://github.com/xthan/fashion-200k",
-    licence="no licence of the images stated; research",
     read=read_fashion200k,
     expected=(images("train", 172_049), images("test", 29_789)),
     declares={"clothing": SHARED_CLASSES},
@@ -162,7 +158,6 @@ HM = Dataset(
     folders=("hm", "hm_personalized_fashion", "h-and-m-personalized-fashion-recommendations"),
     markers=("articles.csv",),
     homepage="https://www.kaggle.com/competitions/h-and-m-personalized-fashion-recommendations",
-    licence="the competition's rules: non-commercial",
     read=read_hm,
     expected=(
         images("train", 100_000, 105_542, source="105,542 articles, a few without an image"),

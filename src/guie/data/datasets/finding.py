@@ -6,15 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from guie.base.errors import UserError
-from guie.config.base import Config
-from guie.config.data import DatasetSource
-from guie.data.datasets import DATASETS, Dataset, read_dataset
+from guie.config.data import DatasetSource, Source
+from guie.data.datasets import DATASETS, Dataset, Reading, read_dataset
 from guie.data.datasets.thinning import keep_classes, thin_test
-from guie.data.manifest import Manifest
 from guie.data.manifest.companions import within
 
 ROOTS = (Path("input"), Path("/kaggle/input"))
@@ -22,43 +20,39 @@ MAX_WRAPPING = 20  # more sibling folders than this are classes, not wrappers ma
 DEPTH = 2  # wrapping folders that an archive or Kaggle may add around a data set's own
 
 
-def find(root: str | Path) -> list[tuple[Dataset, Path | None]]:
-    """Return every known data set with its folder below `root`, or None, in the registry's order.
+def find(dataset: Dataset, roots: Sequence[str | Path]) -> Path | None:
+    """Return a data set's folder below the first of the roots that has it, or None.
 
     A folder is a data set's if it has one of its names, ignoring case, and contains one of its marker
     files at most two folders deep.
     """
-    present = _folders(Path(root))
-    return [(dataset, _locate(dataset, present)) for dataset in DATASETS.values()]
+    for present in (_folders(Path(root)) for root in roots):
+        for name in dataset.folders:
+            folder = present.get(_bare(name))
+            if folder and (marked := _marked(dataset, folder)):
+                return marked
+    return None
 
 
 def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
     """Return a data set's folder, below `ROOTS` by default. Raises UserError if no root has it."""
-    dataset, searched = DATASETS[name], [Path(root) for root in roots or ROOTS]
-    for root in searched:
-        folder = _locate(dataset, _folders(root))
-        if folder:
-            return folder
-    raise UserError(
-        f"{dataset.title} is not in {' or '.join(map(str, searched))}: no folder"
-        f" {', '.join(dataset.folders)} with {' or '.join(dataset.markers)}; get it from"
-        f" {dataset.homepage}, or name its folder with path: (see input/README.md)"
-    )
-
-
-def inside(dataset: Dataset, folder: str | Path) -> Path:
-    """Return the folder at or below `folder` with the data set's marker; `folder` if none has it."""
-    return _marked(dataset, Path(folder)) or Path(folder)
+    dataset, roots = DATASETS[name], roots or ROOTS
+    folder = find(dataset, roots)
+    if folder is None:
+        raise UserError(
+            f"{dataset.title} is not in {' or '.join(map(str, roots))}: no folder"
+            f" {', '.join(dataset.folders)} with {' or '.join(dataset.markers)}; get it from"
+            f" {dataset.homepage}, or name its folder with path: (see input/README.md)"
+        )
+    return folder
 
 
 def listing(roots: Sequence[str | Path] | None = None) -> str:
     """Return the text of `curate.py --list`: one line per data set, with its folder or homepage."""
     roots = roots or ROOTS
-    present = {root: _folders(Path(root)) for root in roots}
     lines = []
     for dataset in DATASETS.values():
-        folders = (_locate(dataset, below) for below in present.values())
-        folder = next((found for found in folders if found), None)
+        folder = find(dataset, roots)
         where = str(folder) if folder else f"-  {dataset.homepage}"
         lines.append((dataset.name, dataset.title, where))
     name_width, title_width = (max(len(line[column]) for line in lines) for column in (0, 1))
@@ -75,12 +69,6 @@ def _folders(root: Path) -> dict[str, Path]:
     with os.scandir(root) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir())
     return {_bare(name): root / name for name in names}
-
-
-def _locate(dataset: Dataset, present: dict[str, Path]) -> Path | None:
-    candidates = (present.get(_bare(name)) for name in dataset.folders)
-    marked = (_marked(dataset, folder) for folder in candidates if folder)
-    return next((folder for folder in marked if folder), None)
 
 
 def _marked(dataset: Dataset, folder: Path) -> Path | None:
@@ -106,10 +94,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-AnySource = TypeVar("AnySource", bound=Config)
-
-
-def with_path(source: AnySource) -> AnySource:
+def with_path(source: Source) -> Source:
     """Return a data set source with its folder filled in, any other unchanged. Raises UserError."""
     if not isinstance(source, DatasetSource):
         return source
@@ -118,8 +103,8 @@ def with_path(source: AnySource) -> AnySource:
 
 def read_source(
     source: DatasetSource, seed: int = 0, workers: int = 1
-) -> tuple[Manifest, Counter[str], tuple[str, ...]]:
-    """Return a data set source as a manifest, counts of skipped images by reason, and warnings.
+) -> tuple[Reading, Counter[str]]:
+    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
 
     Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
     """
@@ -148,10 +133,12 @@ def read_source(
             workers=workers,
         )
     skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
-    manifest = Manifest(table, folder, folder, reading.sidecar, within(reading.companions, table))
-    return manifest, +skipped, reading.warnings
+    companions = within(reading.companions, table)
+    return replace(reading, table=table, companions=companions), +skipped
 
 
 def _folder(source: DatasetSource) -> Path:
-    dataset = DATASETS[source.kind]
-    return inside(dataset, source.path) if source.path else located(source.kind)
+    if source.path is None:
+        return located(source.kind)
+    folder = Path(source.path)  # or a folder above
+    return _marked(DATASETS[source.kind], folder) or folder

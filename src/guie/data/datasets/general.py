@@ -92,7 +92,6 @@ IMAGENET = Dataset(
     ),
     markers=("Data/CLS-LOC/train", "train/n01440764"),
     homepage="https://www.image-net.org/download.php",
-    licence="non-commercial research and education; terms accepted at download",
     read=read_imagenet,
     expected=(images("train", 1_281_167), images("test", 50_000)),
     declares={"objects": SHARED_CLASSES},
@@ -123,7 +122,6 @@ GPR1200 = Dataset(
     folders=("gpr1200", "GPR1200_dataset"),
     markers=("images",),
     homepage="https://github.com/Visual-Computing/GPR1200",
-    licence="of the six sets it is taken from; research",
     read=read_gpr1200,
     expected=(
         images("test", 12_000, where=("blocks", [])),
@@ -194,7 +192,6 @@ ILIAS = Dataset(
     folders=("ilias",),
     markers=("image_ids/image_query_ids.txt",),
     homepage="https://github.com/ilias-vrg/ilias",
-    licence="own images CC BY 4.0, the others as their sources",
     read=read_ilias,
     expected=(
         images("test", 1232, roles=("query",)),
@@ -278,7 +275,6 @@ UNED = Dataset(
     folders=("uned",),
     markers=("info_files", "met/small_index.json"),
     homepage="https://cmp.felk.cvut.cz/univ_emb/",
-    licence="of the eight sets it is taken from; non-commercial research",
     read=read_uned,
     expected=(
         *_counts("food2k", 472_349, 49_323, 9_979),
@@ -329,7 +325,6 @@ M4D35K = Dataset(
     folders=("m4d-35k", "m4d35k"),
     markers=(LIST,),
     homepage="https://github.com/morrisfl/UniFEx",
-    licence="of the four sets it is taken from",
     read=read_m4d35k,
     expected=(images("train", 328_000, 329_000, source="the sum of UniFEx's rounded counts"),),
 )

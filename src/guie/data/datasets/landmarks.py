@@ -97,7 +97,6 @@ GLDV2 = Dataset(
         for place in ("", "metadata/", "train/")
     ),
     homepage="https://github.com/cvdfoundation/google-landmark",
-    licence="annotations CC BY 4.0; train images CC BY, index and test CC0 or public domain",
     read=read_gldv2,
     expected=(
         images("train", 1_580_470, where=("train_list", "clean")),
@@ -197,7 +196,6 @@ def _revisited(name: str, title: str, index_images: int) -> Dataset:
         folders=(name,),
         markers=(f"gnd_{name}.mat", f"gnd_{name}.pkl"),
         homepage="http://cmp.felk.cvut.cz/revisitop/",
-        licence="images of Flickr's users; research",
         read=partial(read_revisited, name=name),
         expected=(
             images("test", 70, roles=("query",)),
@@ -276,7 +274,6 @@ MET = Dataset(
     folders=("met", "met_dataset"),
     markers=("ground_truth/MET_database.json", "MET_database.json"),
     homepage="http://cmp.felk.cvut.cz/met/",
-    licence="images: open access of the museum (CC0); annotations: see the page",
     read=read_met,
     expected=(
         images("train", 397121),

@@ -46,7 +46,6 @@ SOP = Dataset(
     folders=("Stanford_Online_Products", "sop"),
     markers=("Ebay_train.txt",),
     homepage="https://cvgl.stanford.edu/projects/lifted_struct/",
-    licence="no licence stated; images of eBay's sellers, for research",
     read=read_sop,
     expected=(images("train", 59551), images("test", 60502)),
 )
@@ -75,7 +74,6 @@ PRODUCTS10K = Dataset(
     folders=("products-10k", "products10k"),
     markers=("train.csv",),
     homepage="https://products-10k.github.io/",
-    licence="non-commercial research",
     read=read_products10k,
     expected=(images("train", 141_500, 141_999, source="M4D-35k names 141.5 thousand"),),
     declares={"products": SHARED_CLASSES},
@@ -104,7 +102,6 @@ ALIPRODUCTS = Dataset(
     folders=("aliproducts", "alibaba_goods"),
     markers=("train",),
     homepage="https://tianchi.aliyun.com/competition/entrance/231780/introduction",
-    licence="the challenge's rules: non-commercial research",
     read=read_aliproducts,
     declares={"products": SHARED_CLASSES},
 )
@@ -130,7 +127,6 @@ SHOPEE = Dataset(
     folders=("shopee", "shopee-product-matching"),
     markers=("train_images",),
     homepage="https://www.kaggle.com/competitions/shopee-product-matching",
-    licence="the competition's rules: non-commercial",
     read=read_shopee,
     expected=(Expected(32_412, 32_412, "train"),),
 )
@@ -158,7 +154,6 @@ RP2K = Dataset(
     folders=("rp2k", "rp2k_dataset"),
     markers=("all/train", "train"),
     homepage="https://www.pinlandata.com/rp2k_dataset/",
-    licence="non-commercial research",
     read=read_rp2k,
     expected=(Expected(2233, 2388, unit="classes", source="UnED: 2,380; others: 2,233 and 2,388"),),
     options={"test_classes": 1186, "seed": 0},
@@ -184,7 +179,6 @@ FOOD2K = Dataset(
     folders=("Food2k_complete", "food2k"),
     markers=("1999", "Food2k_complete/1999", "0", "Food2k_complete/0"),
     homepage="http://123.57.42.89/FoodProject.html",
-    licence="non-commercial research; agreement with the authors",
     read=read_food2k,
     expected=(Expected(1_036_564, 1_036_564), Expected(2000, 2000, unit="classes")),
     options={"test_classes": 1000, "seed": 0},
@@ -211,7 +205,6 @@ FOOD101 = Dataset(
     folders=("food-101", "food101"),
     markers=("meta/train.txt",),
     homepage="https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-    licence="images of foodspotting.com; scientific fair use",
     read=read_food101,
     expected=(images("train", 75_750), images("test", 25_250)),
     declares={"food": SHARED_CLASSES},
@@ -235,7 +228,6 @@ STOREFRONTS146 = Dataset(
     folders=("storefront-146", "storefronts_146"),
     markers=("7-Eleven",),
     homepage="https://www.kaggle.com/datasets/kerrit/storefront-146",
-    licence="not stated; images of a web search",
     read=read_storefronts146,
     expected=(Expected(140, 146, unit="classes", source="146 by its name; not counted by us"),),
 )

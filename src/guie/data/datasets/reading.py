@@ -16,8 +16,8 @@ from scipy.io import loadmat
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Expected, Reading, as_on_disk, present
 from guie.data.datasets.folder import is_hidden, walk
-from guie.data.manifest import Companions, Sidecar
-from guie.data.manifest.companions import renamed, within
+from guie.data.manifest import Sidecar
+from guie.data.manifest.companions import Companions, renamed, within
 
 
 def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
@@ -193,7 +193,8 @@ def read_dataset(
     table = _manifest(dataset, rows, domain)
     all_warnings = (*dataset.warnings, *listing.warnings, *counted)
     said = {} if as_train else _companions(dataset, listing.companions, names, domain)
-    return Reading(table, _sidecar(dataset, table, domain), all_warnings, within(said, table))
+    sidecar = _sidecar(dataset, table, domain)
+    return Reading(table, folder, folder, sidecar, within(said, table), all_warnings)
 
 
 def _check_counts(

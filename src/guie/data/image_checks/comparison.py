@@ -28,17 +28,22 @@ def content(image: Image.Image) -> Image.Image:
     return image if without_frame is image else _without_border(without_frame)
 
 
-def centre(image: Image.Image) -> Image.Image:
-    """Crop a twentieth at each side."""
-    x, y = round(CUT * image.width), round(CUT * image.height)
+def cut(image: Image.Image, share: float = CUT) -> Image.Image:
+    """Crop that share of the width or height at each side."""
+    x, y = round(share * image.width), round(share * image.height)
     return image.crop((x, y, image.width - x, image.height - y))
+
+
+def compressed(image: Image.Image, quality: int) -> Image.Image:
+    """Compress as JPEG and decode again."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return Image.open(buffer).convert("RGB")
 
 
 def altered(image: Image.Image) -> Image.Image:
     """Return a typical web copy, cropped and compressed, to measure a model's similarity of copies."""
-    buffer = io.BytesIO()
-    centre(content(image)).save(buffer, "JPEG", quality=75)
-    return Image.open(buffer).convert("RGB")
+    return compressed(cut(content(image)), quality=75)
 
 
 def reduction(image: Image.Image) -> int:
@@ -267,18 +272,8 @@ LESS = 1.25  # a picture is sharper than another from this ratio of their detail
 NONE = 10.0  # the difference of pictures that do not overlap
 
 
-class Comparison(NamedTuple):
-    """The result of comparing two pictures."""
-
-    difference: float  # the largest local difference, in standard deviations of the pictures
-    placement: Placement = Placement()
-    gain: float = 1.0  # of the other picture's contrast
-    offset: float = 0.0  # grey levels
-    overlap: float = 0.0  # fraction of the first picture
-
-
-def compare(one: Working, other: Working, mirror: bool = False) -> Comparison:
-    """Align two pictures and measure their largest local difference.
+def compare(one: Working, other: Working, mirror: bool = False) -> float:
+    """Align two pictures; return their largest local difference, in their standard deviations.
 
     Brightness is averaged over 3 x 3 px of 96, colour over 13 x 13 px. The larger of both differences is
     divided by the standard deviation of the picture. A copy matches everywhere; a look-alike does not.
@@ -286,13 +281,10 @@ def compare(one: Working, other: Working, mirror: bool = False) -> Comparison:
     Args:
         mirror: try the mirror image of the other too.
     """
-    found = _compare(one, other)[0]
-    if mirror:
-        found = min(found, _compare(one, mirrored(other))[0], key=lambda one: one.difference)
-    return found
+    return _compared(one, other, mirror)[0]
 
 
-def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> Comparison:
+def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> float:
     """Run `compare` on two files. Raises UserError naming a file that cannot be decoded."""
     one, other = (_opened(root, path) for path in pair)
     return compare(one, other, mirror)
@@ -300,10 +292,7 @@ def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> Comparison
 
 def difference_picture(one: Working, other: Working, mirror: bool) -> np.ndarray | None:
     """Return the difference, amplified 4 times around mid grey, (H, W, 3) uint8; None: no overlap."""
-    compared = [_compare(one, other)]
-    if mirror:
-        compared.append(_compare(one, mirrored(other)))
-    rest_HWC = min(compared, key=lambda found: found[0].difference)[1]
+    rest_HWC = _compared(one, other, mirror)[1]
     return None if rest_HWC is None else (128 + 4 * rest_HWC).clip(0, 255).astype(np.uint8)
 
 
@@ -312,12 +301,20 @@ def _opened(root: Path, image_path: str) -> Working:
     return working(open_as_seen(root / image_path))
 
 
-def _compare(one: Working, other: Working) -> tuple[Comparison, np.ndarray | None]:
+def _compared(one: Working, other: Working, mirror: bool) -> tuple[float, np.ndarray | None]:
+    """Return the largest local difference and, if the pictures overlap, all of them."""
+    found = _compare(one, other)
+    if mirror:
+        found = min(found, _compare(one, mirrored(other)), key=lambda found: found[0])
+    return found
+
+
+def _compare(one: Working, other: Working) -> tuple[float, np.ndarray | None]:
     found = align(one, other)
     side = one.colour_VSSC.shape[1]
     rows, columns = overlap(found.placement, side)
     if min(rows.stop - rows.start, columns.stop - columns.start) < side // 2:
-        return Comparison(NONE), None
+        return NONE, None
     detail = _common_detail(one.detail_V2[found.view], other.detail_V2[found.other_view], side)
     one_HWC = _softened(one.colour_VSSC[found.view], detail)[rows, columns]
     other_SSC = _softened(other.colour_VSSC[found.other_view], detail)
@@ -328,9 +325,7 @@ def _compare(one: Working, other: Working) -> tuple[Comparison, np.ndarray | Non
     seen_HWC = one_HWC.clip(*np.clip((offset, gain * 255 + offset), 0, 255))
     rest_HWC = seen_HWC - lit_HWC
     spread = min(float(one_HWC.std()), float(lit_HWC.std())) + 1
-    share = rest_HWC.shape[0] * rest_HWC.shape[1] / side**2
-    difference = min(_largest(rest_HWC) / spread, NONE)
-    return Comparison(difference, found.placement, gain, offset, share), rest_HWC
+    return min(_largest(rest_HWC) / spread, NONE), rest_HWC
 
 
 def _common_detail(one: Sequence[int], other: Sequence[int], side: int) -> list[int]:

@@ -112,16 +112,21 @@ CheckImage = Callable[[str, OpenImage, str], tuple[Any, ...]]
 CHUNK = 64  # images given to a worker at once
 
 
-def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
-    """Decode one image of a folder; return its verdict."""
+def opened(root: str, open_image: OpenImage, image_path: str) -> Image.Image | str:
+    """Return an image of a folder, or the reason that it cannot be used."""
     path = os.path.join(root, image_path)
     try:
         if _leaves(root, image_path):
-            return 0, 0, "a link that leaves the source's folder"
-        width, height = open_image(Path(path)).size
+            return "a link that leaves the source's folder"
+        return open_image(Path(path))
     except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-        return 0, 0, str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
-    return width, height, ""
+        return str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
+
+
+def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
+    """Decode one image of a folder; return its verdict."""
+    image = opened(root, open_image, image_path)
+    return (0, 0, image) if isinstance(image, str) else (*image.size, "")
 
 
 def _leaves(root: str, image_path: str) -> bool:

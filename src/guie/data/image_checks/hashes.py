@@ -12,15 +12,14 @@ import xxhash
 from PIL import Image
 from scipy.fft import dctn
 
-from guie.data.image_checks.comparison import VIEWS, centre, content, reduction
+from guie.data.image_checks.comparison import VIEWS, content, cut, reduction
 from guie.data.image_checks.decoding import (
     VERIFY,
     VERSION,
     Check,
     OpenImage,
-    Verdict,
-    decode,
     mapped,
+    opened,
 )
 from guie.data.images import open_as_seen
 
@@ -48,7 +47,7 @@ def perceptual_hashes(image: Image.Image) -> Hashes:
     return Hashes(
         whole=_hash(outer),
         content=_hash(inner),
-        centre=_hash(_frequencies(centre(grey))),
+        centre=_hash(_frequencies(cut(grey))),
         mirrored=_hash(inner * REFLECTED if inner is not None else None),
     )
 
@@ -85,17 +84,11 @@ def pixel_digest(image: Image.Image) -> str:
 
 def fingerprint(root: str, open_image: OpenImage, image_path: str) -> tuple[Any, ...]:
     """Decode one image; return its row of `FINGERPRINTS`."""
-    seen: list[Image.Image] = []
-
-    def open_and_keep(path: Path) -> Image.Image:
-        seen.append(open_image(path))
-        return seen[0]
-
-    verdict: Verdict = decode(root, open_and_keep, image_path)
-    if verdict[-1]:
-        return (*verdict, *[""] * len(COLUMNS), b"")
-    thumbnail = thumbnail_pixels(VIEWS[CACHED_VIEW](seen[0])).tobytes()
-    return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]), thumbnail)
+    image = opened(root, open_image, image_path)
+    if isinstance(image, str):
+        return (0, 0, image, *[""] * len(COLUMNS), b"")
+    thumbnail = thumbnail_pixels(VIEWS[CACHED_VIEW](image)).tobytes()
+    return (*image.size, "", pixel_digest(image), *perceptual_hashes(image), thumbnail)
 
 
 THUMBNAIL_PX = 16

@@ -11,19 +11,13 @@ Errors in a Parquet file name the row from 0, as in `table.iloc`. Values are not
 """
 
 from guie.data.manifest.checks import check, queries_without_positive
-from guie.data.manifest.companions import Companions, companion_path, read_companion
 from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
-    ROLES,
     DomainDeclaration,
     Sidecar,
-    read_sidecar,
-    sidecar_path,
 )
 from guie.data.manifest.table import (
-    NOTED,
-    SHOWN,
     Manifest,
     load_manifest,
     rows_of_shard,
@@ -32,23 +26,15 @@ from guie.data.manifest.table import (
 )
 
 __all__ = [
-    "NOTED",
     "OPTIONAL",
     "REQUIRED",
-    "ROLES",
-    "SHOWN",
-    "Companions",
     "DomainDeclaration",
     "Manifest",
     "Sidecar",
     "check",
-    "companion_path",
     "load_manifest",
     "queries_without_positive",
-    "read_companion",
-    "read_sidecar",
     "rows_of_shard",
     "rows_where",
     "save_manifest",
-    "sidecar_path",
 ]

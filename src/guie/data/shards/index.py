@@ -15,6 +15,7 @@ The rows of train come first. The file's metadata has name, size and SHA-256 of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -44,6 +45,12 @@ class Shard:
     name: str
     size: int
     sha256: str
+
+
+def shard_of(tar: Path, name: str) -> Shard:
+    """Return what the index says of a tar file of that name."""
+    with tar.open("rb") as file:
+        return Shard(name, tar.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def write_index(path: Path, table: pd.DataFrame, shards: Sequence[Shard], **about: Any) -> None:

@@ -39,14 +39,14 @@ from guie.data.archives import (
 from guie.data.datasets.base import IMAGE_SUFFIXES
 from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
-from guie.data.manifest import OPTIONAL, REQUIRED, check, read_sidecar
-from guie.data.shards.index import NAME, Shard, write_index
+from guie.data.manifest import OPTIONAL, REQUIRED, check
+from guie.data.manifest.reading import read_sidecar
+from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
 
 PARTS = ".parts"
 DROPPED = "index.dropped.csv"
 SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-BLOCK_BYTES = 2**24
 COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
 SHOWN = 20  # illegal rows that are named
 NUMBERS = ("width", "height", "weight")
@@ -129,7 +129,7 @@ def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
     table = pd.DataFrame(_rows_of(tar, domain, split), columns=COLUMNS)
     table["content"] = table["content"].astype(np.uint64)
     with replacing(part) as temporary:
-        table.assign(shard_sha256=_sha256(tar)).to_parquet(temporary)
+        table.assign(shard_sha256=shard_of(tar, tar.name).sha256).to_parquet(temporary)
 
 
 def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
@@ -266,11 +266,3 @@ def _checked(source: str, row: Any) -> dict[str, Any]:
 def _is_unicode(row: Mapping[str, Any]) -> bool:
     """Return whether Parquet can store the row's texts: other bytes of a tar are read as surrogates."""
     return not any("\ud800" <= c <= "\udfff" for v in row.values() if isinstance(v, str) for c in v)
-
-
-def _sha256(tar: Path) -> str:
-    digest = hashlib.sha256()
-    with tar.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

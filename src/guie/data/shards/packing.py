@@ -11,14 +11,15 @@ shard is complete or absent, and the same command resumes after an interruption.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,15 +39,15 @@ from guie.data.image_checks.decoding import (
     refuse_unreadable,
 )
 from guie.data.images import open_as_host, open_as_seen
-from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest, sidecar_path
+from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import read_companions, write_companions
-from guie.data.shards.index import NAME, Shard, read_facts, write_index
+from guie.data.manifest.reading import sidecar_path
+from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
 
 PARTS = ".parts"  # what is known of the shards already written; removed when the index is
 SEED = 0  # of the order of the images
-END_BYTES = 2 * tarfile.BLOCKSIZE
 SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as JSON
 
 
@@ -209,53 +210,35 @@ def _write_shard(
     part.unlink(missing_ok=True)
     records = rows.of(images)
     places = []
-    with replacing(folder / name) as temporary, temporary.open("wb") as file:
-        tar = _Tar(file)
-        for image in images.tolist():
-            image_path = plan.image_paths[image]
-            data = _bytes_of(str(manifest.root / image_path))
-            if len(data) != plan.sizes[image]:
-                raise UserError(
-                    f"{manifest.root / image_path}: changed while it was packed; delete {folder} and"
-                    " pack again"
-                )
-            suffix = Path(image_path).suffix.lower() or ".img"
-            offset = tar.add(f"{image:09d}{suffix}", data)
-            tar.add(f"{image:09d}.json", _as_json(records[image]))
-            places.append((image, offset, len(data), content_hash(data)))
-        tar.end()
-    about = {"name": name, "size": tar.size, "sha256": tar.sha256.hexdigest()}
+    with replacing(folder / name) as temporary:
+        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for image in images.tolist():
+                image_path = plan.image_paths[image]
+                data = _bytes_of(str(manifest.root / image_path))
+                if len(data) != plan.sizes[image]:
+                    raise UserError(
+                        f"{manifest.root / image_path}: changed while it was packed; delete {folder}"
+                        " and pack again"
+                    )
+                suffix = Path(image_path).suffix.lower() or ".img"
+                offset = _add(tar, f"{image:09d}{suffix}", data)
+                _add(tar, f"{image:09d}.json", _as_json(records[image]))
+                places.append((image, offset, len(data), content_hash(data)))
+        shard = shard_of(temporary, name)
     table = pd.DataFrame(places, columns=["image", "offset", "size", "content"])
     table["content"] = table["content"].astype(np.uint64)
     with replacing(part) as temporary:
-        table.assign(**{f"shard_{k}": v for k, v in about.items()}).to_parquet(temporary)
+        table.assign(**{f"shard_{k}": v for k, v in asdict(shard).items()}).to_parquet(temporary)
     return len(images)
 
 
-class _Tar:
-    """A tar that is written member by member; the same members make the same bytes."""
-
-    def __init__(self, file: BinaryIO):
-        self.file, self.size, self.sha256 = file, 0, hashlib.sha256()
-
-    def add(self, name: str, data: bytes) -> int:
-        """Write a member; return the offset of its data."""
-        header = tarfile.TarInfo(name)
-        header.size = len(data)
-        self._write(header.tobuf(tarfile.USTAR_FORMAT))
-        offset = self.size
-        self._write(data)
-        self._write(bytes(-len(data) % tarfile.BLOCKSIZE))
-        return offset
-
-    def end(self) -> None:
-        self._write(bytes(END_BYTES))
-        self._write(bytes(-self.size % tarfile.RECORDSIZE))
-
-    def _write(self, data: bytes) -> None:
-        self.file.write(data)
-        self.sha256.update(data)
-        self.size += len(data)
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
+    """Add a file to a tar; return the offset of its bytes. The same files make the same tar."""
+    header = tarfile.TarInfo(name)
+    header.size = len(data)
+    offset = tar.offset + tarfile.BLOCKSIZE
+    tar.addfile(header, io.BytesIO(data))
+    return offset
 
 
 def _bytes_of(path: str) -> bytes:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import xxhash
 
@@ -44,7 +44,6 @@ CREDENTIALS = {
 DENIED = "^Forbidden|failed to authenticate"  # neither gcsfs nor adlfs has a class of error for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
-T = TypeVar("T")
 _AHEAD: dict[tuple[str, int], bytes] = {}  # by URL and offset: what `fetch_ahead` fetched
 
 
@@ -149,17 +148,12 @@ def version_of(url: str, optional: bool = False) -> str:
     It is empty if there is no object and it is `optional`. Raises UserError.
     """
 
-    def about() -> dict[str, Any] | None:
+    def about() -> dict[str, Any]:
         filesystem = _filesystem(url)
         filesystem.invalidate_cache()
-        try:
-            return filesystem.info(url)
-        except FileNotFoundError:
-            if optional:
-                return None
-            raise
+        return filesystem.info(url)
 
-    found = _with_retries(url, about)
+    found = _with_retries(url, about, optional)
     if found is None:
         return ""
     keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
@@ -168,16 +162,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
-
-    def fetched() -> bytes | None:
-        try:
-            return _filesystem(url).cat_file(url)
-        except FileNotFoundError:
-            if optional:
-                return None
-            raise
-
-    return _with_retries(url, fetched)
+    return _with_retries(url, lambda: _filesystem(url).cat_file(url), optional)
 
 
 @lru_cache(maxsize=256)
@@ -230,14 +215,19 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _with_retries(url: str, ask: Callable[[], T]) -> T:
-    """Return `ask()`, retried with a printed line. Raises UserError in one line that names the remedy."""
+def _with_retries(url: str, ask: Callable[[], Any], optional: bool = False) -> Any:
+    """Return `ask()`, retried with a printed line; None if there is no object and it is `optional`.
+
+    Raises UserError in one line that names the remedy.
+    """
     for wait_s in (*WAITS_S, None):
         try:
             return ask()
         except UserError:
             raise
         except Exception as error:  # botocore's errors have no common base with the others
+            if optional and isinstance(error, FileNotFoundError):
+                return None
             said, again = _reason(url, error)
             if not again or wait_s is None:
                 raise UserError(f"{url}: {said}") from None  # it names all there is to know
