@@ -17,8 +17,9 @@ from torch.nn import functional
 import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
-from guie.export import RUNTIME_FORMAT, submission
+from guie.export import submission
 from guie.export.card import without_folders
+from guie.export.torchscript import RUNTIME_FORMAT
 from guie.models import build_embedder, narrowed, open_model, save_model
 from guie.training.run_folder import write_record
 
