@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar
 from guie.evaluation import embeddings
 from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.sources import joined, read_embeddings, reduce_embeddings, reduced
+from guie.evaluation.sources import joined, read_embeddings, reduced
+from guie.report.scoring import embeddings_of
 
 
 def arrays_for(table, dtype=np.float32):
@@ -258,9 +260,10 @@ def test_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="must be DOMAIN=FILE, with each domain once"):
             read_embeddings([words[0], wrong], table, "mean")
     manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
+    asked = {"specialists": words, "join": "concat", "fit": None, "dim": 6, "seed": 0}
     with pytest.raises(
         UserError, match="--reduce pca: needs embeddings of train images; name them by --fit"
     ):
-        reduce_embeddings(read, "pca", 4, None, manifest, "concat")
-    first = reduce_embeddings(read, "first", 6, None, manifest, "concat")
+        embeddings_of(Namespace(reduce="pca", **asked), manifest, table)
+    first = embeddings_of(Namespace(reduce="first", **asked), manifest, table)
     assert np.allclose(first, unit(A_ND), atol=1e-6)
