@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
+from guie.export.operators import check_operators
+from guie.export.parity import parity
+from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
 from guie.models.embedder import Embedder, ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime

@@ -25,7 +25,7 @@ from guie.config.losses import LossConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.embedding import BLOCK, embed_files
 from guie.evaluation.opened import load_embedding_model, prompt_weights
-from guie.evaluation.text import embed_texts
+from guie.evaluation.text import TextEncoder
 from guie.losses.build import build_loss
 from guie.losses.metric_learning import PeerLoss
 from guie.models import open_model
@@ -234,7 +234,7 @@ def test_weights_of_prompts_and_texts_are_the_cpus(material: Material, tmp_path:
     def made() -> tuple[np.ndarray, np.ndarray]:
         table = prompt_weights(open_model(folder), manifest, "val", workers=0)
         opened = load_embedding_model(clip, make_accelerator(), tmp_path, 32)
-        return table.to_numpy(), embed_texts(opened.model, ["a car", "a toy"])
+        return table.to_numpy(), TextEncoder(opened.model).embed(["a car", "a toy"])
 
     plain = made()
     with simulated_gpu():

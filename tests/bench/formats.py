@@ -25,7 +25,6 @@ from common import arguments, in_turn, ratio, show
 
 from guie.base.errors import UserError
 from guie.config import real_root
-from guie.export import downgrade, package
 from guie.export.formats import (
     FORMATS,
     check_installed,
@@ -36,6 +35,7 @@ from guie.export.formats import (
     write_program,
 )
 from guie.export.parity import Answer
+from guie.export.torchscript import downgrade, package
 from guie.models import open_model
 
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

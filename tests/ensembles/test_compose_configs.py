@@ -12,7 +12,9 @@ from composing import composition, random_clip
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ComposeConfig
 from guie.config.reading import read_yaml
-from guie.export import check_operators, downgrade, package, parity
+from guie.export.operators import check_operators
+from guie.export.parity import parity
+from guie.export.torchscript import downgrade, package
 from guie.models import open_model
 from tiny_runs import mix_with_val, tiny_run
 

@@ -18,7 +18,9 @@ from guie.data.dataset import image_shapes
 from guie.data.manifest import load_manifest
 from guie.ensembles import joining
 from guie.ensembles.reduction import fit_domains
-from guie.export import check_operators, downgrade, package, parity
+from guie.export.operators import check_operators
+from guie.export.parity import parity
+from guie.export.torchscript import downgrade, package
 from guie.models import LoadedModel, open_model
 from guie.models.loading import composed
 from tiny_runs import mix_with_val, tiny_run

@@ -217,12 +217,12 @@ def test_a_lead_is_of_the_same_queries() -> None:
     headline = protocol.headlines[0]
     whole = run_protocol(protocol, perfect(table), table, draws=0)[1]["merged"]
     report, scores = run_protocol(protocol, noisy(table, 2), table, draws=0)
-    lead = compare(scores["merged"], whole, headline, draws=20)
+    lead = compare(scores["merged"], whole, headline)
     assert lead.difference == pytest.approx(1 - report["headline"][headline.title])
     less = table[table["domain"] != "toys"].reset_index(drop=True)
     fewer = run_protocol(protocol, perfect(less), less, draws=0)[1]["merged"]
     with pytest.raises(UserError, match="different queries; use one manifest and split"):
-        compare(fewer, whole, headline, draws=20)
+        compare(fewer, whole, headline)
 
 
 def test_the_challenge_has_the_scorers_leaderboards() -> None:

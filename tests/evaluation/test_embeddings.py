@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from scored_tables import gaussian_embeddings, mixed_table, table_of
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar
 from guie.evaluation import embeddings
-from guie.evaluation.embeddings import align, load_embeddings
-from guie.evaluation.sources import joined, read_embeddings, reduce_embeddings, reduced
+from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.sources import joined, read_embeddings, reduced
+from guie.report.scoring import embeddings_of
 
 
 def arrays_for(table, dtype=np.float32):
@@ -23,8 +25,19 @@ def arrays_for(table, dtype=np.float32):
     return {"image_path": paths, "embedding": gaussian_embeddings(len(table)).astype(dtype)}
 
 
+@pytest.fixture
+def align(tmp_path):
+    """Write arrays as E.npz, and read them for a table."""
+
+    def through_a_file(arrays, table):
+        np.savez(tmp_path / "E.npz", **arrays)
+        return load_embeddings(tmp_path / "E.npz", table)
+
+    return through_a_file
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_align_is_free_in_order_and_ignores_what_the_table_does_not_name(dtype):
+def test_align_is_free_in_order_and_ignores_what_the_table_does_not_name(dtype, align):
     table = mixed_table()
     arrays = arrays_for(table, dtype)
     expected_TD = arrays["embedding"]
@@ -39,7 +52,7 @@ def test_align_is_free_in_order_and_ignores_what_the_table_does_not_name(dtype):
     assert found_TD.dtype == dtype
 
 
-def test_an_image_may_stand_in_two_rows_of_the_table():
+def test_an_image_may_stand_in_two_rows_of_the_table(align):
     table = table_of(
         ("a.jpg", "d/a", "query"), ("b.jpg", "d/b", "index"), ("a.jpg", "d/a", "index")
     )
@@ -47,18 +60,18 @@ def test_an_image_may_stand_in_two_rows_of_the_table():
     assert align(arrays, table).tolist() == [[0, 1], [1, 0], [0, 1]]
 
 
-def test_a_repeated_image_is_refused():
+def test_a_repeated_image_is_refused(align):
     table = mixed_table()
     twice = {key: np.concatenate([array, array[5:6]]) for key, array in arrays_for(table).items()}
     with pytest.raises(UserError, match=f"second embedding for 1 .*{table['image_path'][5]}"):
         align(twice, table)
 
 
-def test_missing_images_are_counted_and_the_first_named():
+def test_missing_images_are_counted_and_the_first_named(align):
     table = mixed_table()
     arrays = {key: array[4:] for key, array in arrays_for(table).items()}
     with pytest.raises(UserError, match=f"E.npz.*for 4 image.*{table['image_path'][0]}"):
-        align(arrays, table, source="E.npz")
+        align(arrays, table)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,7 @@ def test_missing_images_are_counted_and_the_first_named():
         ({"image_path": lambda p: p[:, None]}, "image_path.*must be str"),
     ],
 )
-def test_wrong_arrays_are_refused(change, message):
+def test_wrong_arrays_are_refused(change, message, align):
     table = mixed_table()
     arrays = arrays_for(table)
     arrays |= {key: edit(arrays[key]) for key, edit in change.items()}
@@ -85,7 +98,7 @@ def test_wrong_arrays_are_refused(change, message):
 
 
 @pytest.mark.parametrize("key", ["image_path", "embedding"])
-def test_a_missing_array_is_named(key):
+def test_a_missing_array_is_named(key, align):
     table = mixed_table()
     arrays = arrays_for(table)
     del arrays[key]
@@ -109,13 +122,6 @@ def test_pickled_objects_are_refused_and_not_run(tmp_path):
     np.savez(tmp_path / "E.npz", **arrays)
     with pytest.raises(UserError, match="not an .npz of plain arrays"):
         load_embeddings(tmp_path / "E.npz", table)
-
-
-def test_load_embeddings_reads_what_numpy_writes(tmp_path):
-    table = mixed_table()
-    arrays = arrays_for(table, np.float16)
-    np.savez_compressed(tmp_path / "E.npz", **arrays)
-    np.testing.assert_array_equal(load_embeddings(tmp_path / "E.npz", table), arrays["embedding"])
 
 
 def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
@@ -163,7 +169,7 @@ def test_arrays_that_are_not_read_may_be_of_any_size(tmp_path, monkeypatch):
     path, table = tmp_path / "E.npz", mixed_table()
     arrays = arrays_for(table)
     np.savez_compressed(path, **arrays, other=np.zeros(2**20))
-    np.testing.assert_array_equal(load_embeddings(path, table), align(arrays, table))
+    np.testing.assert_array_equal(load_embeddings(path, table), arrays["embedding"])
     zeros_ND = np.zeros((len(table), 2**18 // len(table)), np.float16)
     wide = arrays["image_path"].astype("U1500")  # four bytes a letter
     assert max(zeros_ND.nbytes, wide.nbytes) < 2**20
@@ -254,9 +260,10 @@ def test_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="must be DOMAIN=FILE, with each domain once"):
             read_embeddings([words[0], wrong], table, "mean")
     manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
+    asked = {"specialists": words, "join": "concat", "fit": None, "dim": 6, "seed": 0}
     with pytest.raises(
         UserError, match="--reduce pca: needs embeddings of train images; name them by --fit"
     ):
-        reduce_embeddings(read, "pca", 4, None, manifest, "concat")
-    first = reduce_embeddings(read, "first", 6, None, manifest, "concat")
+        embeddings_of(Namespace(reduce="pca", **asked), manifest, table)
+    first = embeddings_of(Namespace(reduce="first", **asked), manifest, table)
     assert np.allclose(first, unit(A_ND), atol=1e-6)

@@ -9,13 +9,14 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex
+from guie.evaluation.rerank import hubness
 from guie.evaluation.rerank.catalogue import METHODS, methods_of
-from guie.evaluation.rerank.expansion import NEIGHBOURS, augmented_scores, expanded_queries
-from guie.evaluation.rerank.hubness import csls, inverted_softmax
+from guie.evaluation.rerank.expansion import ALPHA, NEIGHBOURS, augmented_scores, expanded_queries
+from guie.evaluation.rerank.hubness import BETA, csls, inverted_softmax
 from guie.evaluation.rerank.neighbours import LISTED, Find, NeighbourLists
 from guie.evaluation.rerank.reranker import Reranker
 
-COUNT, K, ALPHA, BETA = 60, 4, 3.0, 20.0
+COUNT, K = 60, NEIGHBOURS
 
 
 def units(count: int, seed: int, dim: int = 5) -> np.ndarray:
@@ -85,7 +86,7 @@ def test_query_expansion_is_alpha_weighted_over_mutual_neighbours(
     index: np.ndarray, find: Find, asked: tuple[np.ndarray, np.ndarray]
 ) -> None:
     queries, owns = asked
-    found = expanded_queries(queries, owns, NeighbourLists(index, find), find, K, ALPHA)
+    found = expanded_queries(queries, owns, NeighbourLists(index, find), find)
     sizes = set()
     for query, own, mean in zip(queries, owns, found, strict=True):
         mutual = []
@@ -105,7 +106,7 @@ def test_database_augmentation_leaves_the_query_s_own_image_out(
 ) -> None:
     queries, owns = asked
     rows, _ = find(queries, 30, owns)
-    found = augmented_scores(queries, rows, owns, NeighbourLists(index, find), K, ALPHA)
+    found = augmented_scores(queries, rows, owns, NeighbourLists(index, find))
     for b, own in enumerate(owns):
         for c, row in enumerate(rows[b]):
             near = plain_nearest(index[row], index, [row, own], K)
@@ -119,13 +120,16 @@ def test_csls_is_its_equation(
 ) -> None:
     queries, owns = asked
     rows, score = find(queries, 30, owns)
-    found = csls(score, rows, owns, NeighbourLists(index, find), K)
+    found = csls(score, rows, owns, NeighbourLists(index, find))
     for b, own in enumerate(owns):
         r_query = np.mean(
-            [index[o] @ queries[b] for o in plain_nearest(queries[b], index, [own], K)]
+            [
+                index[o] @ queries[b]
+                for o in plain_nearest(queries[b], index, [own], hubness.NEIGHBOURS)
+            ]
         )
         for c, row in enumerate(rows[b]):
-            near = plain_nearest(index[row], index, [row, own], K)
+            near = plain_nearest(index[row], index, [row, own], hubness.NEIGHBOURS)
             r_image = np.mean([index[o] @ index[row] for o in near])
             expected = 2 * float(index[row] @ queries[b]) - r_query - r_image
             assert found[b, c] == pytest.approx(expected, abs=1e-5)
@@ -137,7 +141,7 @@ def test_inverted_softmax_is_its_equation(
     queries, owns = asked
     rows, score = find(queries, 30, owns)
     bank = np.arange(0, COUNT, 2)  # has the own images 8 and 20, not 3 and 41
-    found = inverted_softmax(score, rows, owns, index, bank, BETA)
+    found = inverted_softmax(score, rows, owns, index, bank)
     for b, own in enumerate(owns):
         for c, row in enumerate(rows[b]):
             left = [n for n in bank if n not in (row, own)]

@@ -17,8 +17,9 @@ from torch.nn import functional
 import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
-from guie.export import RUNTIME_FORMAT, submission
+from guie.export import submission
 from guie.export.card import without_folders
+from guie.export.torchscript import RUNTIME_FORMAT
 from guie.models import narrowed, open_model
 from guie.models.embedder import build_embedder
 from guie.models.weights import save_model

@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from exported import check_exported
 from guie.base.errors import UserError
 from guie.config.model import HeadConfig
-from guie.export import (
+from guie.export.operators import check_operators
+from guie.export.parity import odd_sizes, parity
+from guie.export.torchscript import (
     RUNTIME_FORMAT,
-    check_operators,
     downgrade,
     format_version,
-    odd_sizes,
     package,
-    parity,
     portable_operators,
 )
 from guie.models.embedder import Embedder, ExportModule

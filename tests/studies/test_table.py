@@ -209,9 +209,6 @@ def test_scores_by_domain_are_means_over_the_seeds_there_are(study: Plan) -> Non
     table = domain_scores(study, StudyStatus(done, {}, {}, 0))
     assert table.index.tolist() == ["plain"]
     assert table.loc["plain"].to_dict() == pytest.approx({"cars": 0.3, "logos": 0.8})
-    assert domain_scores(study, StudyStatus(done, {}, {}, 0), "mmp_at_5").loc[
-        "plain", "cars"
-    ] == pytest.approx(0.15)
 
 
 def test_the_card_is_told_and_its_memory_where_there_was_one(tmp_path: Path) -> None:

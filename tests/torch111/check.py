@@ -29,7 +29,9 @@ from runtime import compiled, fetched, runtime_embeddings
 from torch import Tensor, nn
 
 import guie.export
-from guie.export import check_operators, downgrade, odd_sizes, package
+from guie.export.operators import check_operators
+from guie.export.parity import odd_sizes
+from guie.export.torchscript import downgrade, package
 from guie.models.embedder import ExportModule
 from guie.models.preprocess import Preprocess
 

@@ -11,8 +11,7 @@ from architectures import Encoder, build
 from check import TOLERANCE, compare
 from runtime import WHEEL, compiled, fetched
 
-from guie.export import downgrade, package
-from guie.export.torchscript import StoredZip
+from guie.export.torchscript import StoredZip, downgrade, package
 from guie.models.embedder import ExportModule
 from guie.models.preprocess import Preprocess
 

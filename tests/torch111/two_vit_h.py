@@ -19,7 +19,8 @@ from vit_h import timed
 
 from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
-from guie.export import check_operators, downgrade, package
+from guie.export.operators import check_operators
+from guie.export.torchscript import downgrade, package
 from guie.models.embedder import ExportModule, build_embedder
 from guie.models.ensemble import Ensemble
 from guie.models.views import Inputs, ViewSpec

@@ -42,11 +42,8 @@ def resample(
         seed: for numpy's default generator.
 
     Raises:
-        ValueError: no row has values, a value is infinite, lengths differ, a name is missing, or
-            draws is below 1.
+        ValueError: no row has values, a value is infinite, lengths differ, or a name is missing.
     """
-    if draws < 1:
-        raise ValueError(f"draws is {draws}; it must be at least 1")
     tables = _cluster_tables(values_QM, cluster_Q, group_Q)
     rng = np.random.default_rng(seed)
     return Resampled(
@@ -110,30 +107,18 @@ def _ratio(total_T: np.ndarray) -> np.ndarray:
     return np.asarray(total_T[..., :-1] / total_T[..., -1:])
 
 
+LEVEL = 0.95  # the fraction of the draws that an interval covers
 DECIMALS = 12  # smaller differences are rounding errors
 
 Headline = Callable[[np.ndarray], np.ndarray]  # the groups' means [D, G] -> [D]
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A headline metric with its bootstrap interval over classes.
-
-    `low` and `high` are NaN if every group has only one cluster: there is nothing to resample.
-    """
-
-    value: float
-    low: float
-    high: float
-    level: float
-    draws: int
-    queries: int  # those with a value
-    lone_groups: int  # groups of one cluster: not resampled, they add no width
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Difference of the headline metric, b minus a. `p_better` is NaN if low and high are."""
+    """Difference of the headline metric, b minus a, with its bootstrap interval over classes.
+
+    `low`, `high` and `p_better` are NaN if every group has only one cluster: nothing is resampled.
+    """
 
     difference: float
     low: float
@@ -141,8 +126,8 @@ class Comparison:
     p_better: float  # fraction of draws in which b is above a; a tie counts half
     level: float
     draws: int
-    queries: int
-    lone_groups: int
+    queries: int  # those with a value
+    lone_groups: int  # groups of one cluster: not resampled, they add no width
 
 
 def mean_headline(mean_DG: np.ndarray) -> np.ndarray:
@@ -156,40 +141,6 @@ def harmonic_headline(mean_DG: np.ndarray) -> np.ndarray:
         return np.asarray(mean_DG.shape[1] / (1 / mean_DG).sum(axis=1))
 
 
-def bootstrap(
-    values_Q: np.ndarray,
-    cluster_Q: np.ndarray,
-    group_Q: np.ndarray | None = None,
-    *,
-    headline: Headline = mean_headline,
-    draws: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Return the headline and its bootstrap interval, bit-identical for any order of the rows.
-
-    Args:
-        values_Q: a metric of each query; NaN for one without positives, which is left out.
-        cluster_Q: each query's cluster, usually its label. Clusters are nested in groups: a name in
-            two groups is resampled separately in each.
-        group_Q: each query's group; None treats all queries as one group. A group without any value
-            is left out of the headline.
-        headline: `mean_headline`, `harmonic_headline`, or any other [D, G] -> [D].
-        draws: number of bootstrap draws.
-        level: the fraction of the draws that the interval covers.
-        seed: the same seed draws the same clusters, for any values.
-
-    Raises:
-        ValueError: as in `resample`, or the level is not between 0 and 1.
-    """
-    drawn = resample(np.asarray(values_Q)[:, None], cluster_Q, group_Q, draws, seed)
-    value = float(headline(drawn.mean_GM.T)[0])
-    low, high = percentiles(headline(drawn.mean_DGM[:, :, 0]), level)
-    if drawn.lone_groups == len(drawn.mean_GM):
-        low = high = np.nan
-    return Interval(value, low, high, level, draws, drawn.queries, drawn.lone_groups)
-
-
 def paired(
     values_a_Q: np.ndarray,
     values_b_Q: np.ndarray,
@@ -198,27 +149,34 @@ def paired(
     *,
     headline: Headline = mean_headline,
     draws: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
 ) -> Comparison:
     """Return the difference of b and a, on the same queries and with the same draws.
 
     A class that is hard for both models cancels out of the difference. The test is therefore more
-    sensitive than a comparison of two separate intervals. A query without a value in either model is
-    left out of both. Arguments and errors are those of `bootstrap`.
+    sensitive than a comparison of two separate intervals.
+
+    Args:
+        values_a_Q, values_b_Q: a metric of each query; NaN for one without positives. A query without
+            a value in either model is left out of both.
+        cluster_Q: each query's cluster, usually its label.
+        group_Q: each query's group; None treats all queries as one group. A group without any value
+            is left out of the headline.
+        headline: `mean_headline`, `harmonic_headline`, or any other [D, G] -> [D].
+
+    Raises ValueError as `resample`.
     """
     values_QM = np.column_stack([values_a_Q, values_b_Q])
-    drawn = resample(values_QM, cluster_Q, group_Q, draws, seed)
+    drawn = resample(values_QM, cluster_Q, group_Q, draws, seed=0)
     of_a, of_b = (float(headline(mean_G[None])[0]) for mean_G in drawn.mean_GM.T)
     drawn_a_D, drawn_b_D = (headline(drawn.mean_DGM[:, :, m]) for m in (0, 1))
     difference_D = (drawn_b_D - drawn_a_D).round(DECIMALS)
-    low, high = percentiles(difference_D, level)
+    low, high = percentiles(difference_D)
     p_better = float((difference_D > 0).mean() + (difference_D == 0).mean() / 2)
     if drawn.lone_groups == len(drawn.mean_GM):
         low = high = p_better = np.nan
     difference = round(of_b - of_a, DECIMALS)
     return Comparison(
-        difference, low, high, p_better, level, draws, drawn.queries, drawn.lone_groups
+        difference, low, high, p_better, LEVEL, draws, drawn.queries, drawn.lone_groups
     )
 
 
@@ -248,11 +206,9 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
     )
 
 
-def percentiles(value_D: np.ndarray, level: float) -> tuple[float, float]:
-    """Return the central interval of the draws. Raises ValueError unless level is between 0 and 1."""
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it must be between 0 and 1")
-    low, high = np.quantile(value_D, [(1 - level) / 2, (1 + level) / 2])
+def percentiles(value_D: np.ndarray) -> tuple[float, float]:
+    """Return the central interval of the draws, which covers LEVEL of them."""
+    low, high = np.quantile(value_D, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

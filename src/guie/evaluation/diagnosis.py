@@ -57,25 +57,24 @@ class Nearest:
         return (self.first_hit_Q > 0) & (self.first_hit_Q <= k)
 
 
-def nearest(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, most_pairs: int = MOST_PAIRS
-) -> Nearest:
+def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     """Search every query that has a positive in the index of a protocol part.
+
+    Above MOST_PAIRS pairs of query and index image, a sample of the queries is searched, the same for
+    every model.
 
     Args:
         part: one part of a protocol; relevance is by labels, even if the part is graded.
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
-        most_pairs: limit on pairs of query and index image. Above it, a sample of the queries is
-            searched, the same for every model.
 
     Raises ValueError if no query has a positive.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
     queries = int(images.is_query_T.sum())
     pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
-    if pairs > most_pairs:
-        images = _sampled(images, table, most_pairs / pairs)
+    if pairs > MOST_PAIRS:
+        images = _sampled(images, table, MOST_PAIRS / pairs)
     found: list[dict[str, np.ndarray]] = []
     searched = np.zeros(len(table), bool)
     for search in searches(part.index, images, group_T):
@@ -88,7 +87,7 @@ def nearest(
     order_Q = np.argsort(columns["query_Q"], kind="stable")
     ordered = {key: column[order_Q] for key, column in columns.items()}
     index_I = np.flatnonzero(searched)
-    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=pairs > most_pairs)
+    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=pairs > MOST_PAIRS)
 
 
 def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
@@ -138,11 +137,8 @@ KINDS = ("both", "ours", "theirs", "neither")
 def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Count, per domain, the queries whose first result is relevant for both models, one, or neither.
 
-    Returns one row per domain, sorted, with the columns KINDS. Raises ValueError if the queries
-    differ.
+    Both were searched in one table. Returns one row per domain, sorted, with the columns KINDS.
     """
-    if list(ours.query_Q) != list(theirs.query_Q):
-        raise ValueError("the two models were searched with different queries")
     kind = pd.Series("neither", index=range(len(ours.query_Q)))
     kind[ours.right_Q & theirs.right_Q] = "both"
     kind[ours.right_Q & ~theirs.right_Q] = "ours"
@@ -261,9 +257,7 @@ class Gaps:
     any_negative_S: np.ndarray
 
 
-def gaps(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest, seed: int = 0
-) -> Gaps:
+def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -> Gaps:
     """Return distances to positives and negatives for a domain-balanced sample of queries.
 
     A distance is NaN if the index has no negative. Arguments are those of `nearest`.
@@ -272,8 +266,8 @@ def gaps(
     asked = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
     of_each = max(1, queries // asked["domain"].nunique())
-    chosen = set(balanced_sample(asked, of_each, seed)["row"])
-    rng = np.random.default_rng(seed)
+    chosen = set(balanced_sample(asked, of_each, seed=0)["row"])
+    rng = np.random.default_rng(0)
     found = []
     for search in searches(part.index, images, group_T):
         for ranking in rankings(images, embedded, search):

@@ -25,7 +25,14 @@ BOMB_BYTES, BOMB_RATIO = 2**30, 200
 
 
 def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
-    """Read an E.npz or E.parquet of `embed.py` and `align` it with the table. Raises UserError."""
+    """Read an E.npz or E.parquet of `embed.py`, in the table's order: [T, D], float32 or float16.
+
+    Rows are matched by image_path, in any order. Images that are not in the table are ignored; an image
+    may have several rows of the table.
+
+    Raises UserError for a file that cannot be read, a wrong key, type or shape, an image that is missing
+    or duplicated, or an embedding that is zero or not finite.
+    """
     refuse_special(path)
     is_parquet = Path(path).suffix == ".parquet"
     try:
@@ -48,28 +55,9 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
     return _in_order(*rows, table, str(path))
 
 
-def align(
-    arrays: Mapping[str, np.ndarray], table: pd.DataFrame, source: str = "embeddings"
-) -> np.ndarray:
-    """Return embeddings in the table's order, matched by image_path: [T, D], same dtype.
-
-    Args:
-        arrays: `image_path` (str, [N]) and `embedding` (float32 or float16, [N, D]), in any order.
-            Images that are not in the table are ignored.
-        table: rows with image_path; an image may have several rows.
-        source: the file's name, for messages.
-
-    Raises:
-        UserError: a wrong key, type or shape; an image that is missing or duplicated; an embedding
-            that is zero or not finite.
-    """
-    return _in_order(*_checked(arrays, source), table, source)
-
-
 def _in_order(
     path_N: np.ndarray, embedding_ND: np.ndarray, table: pd.DataFrame, source: str
 ) -> np.ndarray:
-    """Do what `align` does, with arrays of checked types and shapes."""
     wanted = pd.Index(table["image_path"].unique())
     place_N = wanted.get_indexer(path_N)
     named_N = place_N >= 0
@@ -148,8 +136,21 @@ def _npz_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
         read = [one for one in archive.infolist() if one.filename.removesuffix(".npy") in COLUMNS]
     packed_bytes = sum(one.compress_size for one in read)
     _refuse_bomb(path, packed_bytes, sum(one.file_size for one in read))
-    with np.load(path, allow_pickle=False) as file:
-        return _checked(file, str(path))  # reads these two arrays, and no other
+    with np.load(path, allow_pickle=False) as file:  # reads these two arrays, and no other
+        for key in COLUMNS:
+            if key not in file:
+                raise UserError(f"{path}: no array {key!r}, only {sorted(file)}; run embed.py")
+        path_N, embedding_ND = file["image_path"], file["embedding"]
+    if path_N.dtype.kind != "U" or path_N.ndim != 1:
+        raise UserError(f"{path}: image_path is {_kind(path_N)}; must be str of shape [N]")
+    if embedding_ND.dtype not in (np.float32, np.float16):
+        raise UserError(f"{path}: embedding is {_kind(embedding_ND)}; must be float32 or float16")
+    if embedding_ND.ndim != 2 or len(embedding_ND) != len(path_N) or not embedding_ND.shape[1]:
+        raise UserError(
+            f"{path}: embedding is {_kind(embedding_ND)}; must have shape [{len(path_N)}, D],"
+            " one row for each image_path"
+        )
+    return path_N, embedding_ND
 
 
 def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
@@ -158,23 +159,6 @@ def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
             f"{path}: unpacks from {packed_bytes:,} to {unpacked_bytes:,} bytes; refused as a decompression"
             " bomb"
         )
-
-
-def _checked(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
-    for key in COLUMNS:
-        if key not in arrays:
-            raise UserError(f"{source}: no array {key!r}, only {sorted(arrays)}; run embed.py")
-    path_N, embedding_ND = arrays["image_path"], arrays["embedding"]
-    if path_N.dtype.kind != "U" or path_N.ndim != 1:
-        raise UserError(f"{source}: image_path is {_kind(path_N)}; must be str of shape [N]")
-    if embedding_ND.dtype not in (np.float32, np.float16):
-        raise UserError(f"{source}: embedding is {_kind(embedding_ND)}; must be float32 or float16")
-    if embedding_ND.ndim != 2 or len(embedding_ND) != len(path_N) or not embedding_ND.shape[1]:
-        raise UserError(
-            f"{source}: embedding is {_kind(embedding_ND)}; must have shape [{len(path_N)}, D],"
-            " one row for each image_path"
-        )
-    return path_N, embedding_ND
 
 
 def _kind(array: np.ndarray) -> str:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import Accelerator
 from PIL import Image
 from pydantic import BaseModel
@@ -205,8 +204,6 @@ class Embedding(Embeds, Protocol):
     """An embedder whose embeddings can be cached, identified by its weights."""
 
     cache_key: str
-
-    def to(self, device: torch.device) -> Any: ...
 
     def state_dict(self) -> Mapping[str, Tensor]: ...
 

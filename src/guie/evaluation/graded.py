@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,37 +37,26 @@ PROTOCOLS = {
 }
 
 
-def revisited(grade_QK: np.ndarray, depths: Iterable[int] = DEPTHS) -> dict[str, np.ndarray]:
+def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
     """Score all three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q].
 
     The means over queries are the benchmark's mAP and mP@k.
 
     Args:
         grade_QK: the grades along each query's ranking of the whole index.
-        depths: the k of precision at k.
-
-    Raises:
-        ValueError: an unknown grade.
     """
     scores: dict[str, list[float]] = {}
-    for grade_K in np.asarray(grade_QK):
+    for grade_K in grade_QK:
         for name, protocol in PROTOCOLS.items():
             rank_P = graded_ranking(grade_K, protocol)
             scores.setdefault(f"{name}_ap", []).append(average_precision_trapezoid(rank_P))
-            for k in depths:
+            for k in DEPTHS:
                 scores.setdefault(f"{name}_p_at_{k}", []).append(precision_at(rank_P, k))
     return {key: np.array(values_Q) for key, values_Q in scores.items()}
 
 
 def graded_ranking(grade_K: np.ndarray, protocol: Protocol) -> np.ndarray:
-    """Return the ranks of a query's positives, from 0, after ignored images are removed: [P].
-
-    Raises:
-        ValueError: an unknown grade.
-    """
-    grade_K = np.asarray(grade_K)
-    if not np.isin(grade_K, (NEGATIVE, EASY, HARD, JUNK)).all():
-        raise ValueError(f"grades must be {NEGATIVE} to {JUNK}, not {np.unique(grade_K).tolist()}")
+    """Return the ranks of a query's positives, from 0, after ignored images are removed: [P]."""
     kept_K = grade_K[~np.isin(grade_K, protocol.ignored)]
     return np.flatnonzero(np.isin(kept_K, protocol.positive))
 
@@ -84,7 +73,6 @@ def average_precision_trapezoid(rank_P: np.ndarray) -> float:
 
     Returns 0 to 1; NaN without positives.
     """
-    rank_P = np.asarray(rank_P)
     if not len(rank_P):
         return np.nan
     before_P = np.arange(len(rank_P))
@@ -99,9 +87,6 @@ def precision_at(rank_P: np.ndarray, k: int) -> float:
     A query with 2 positives, both ranked first, thus has precision 1 at 10. The argument and NaN are
     those of `average_precision_trapezoid`.
     """
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be at least 1")
-    rank_P = np.asarray(rank_P)
     if not len(rank_P):
         return np.nan
     window = min(k, int(rank_P[-1]) + 1)
@@ -109,61 +94,37 @@ def precision_at(rank_P: np.ndarray, k: int) -> float:
 
 
 def map_at_1k(
-    relevant_QK: np.ndarray, positives_Q: np.ndarray, similarity_QK: np.ndarray | None = None
+    relevant_QK: np.ndarray, positives_Q: np.ndarray, similarity_QK: np.ndarray
 ) -> np.ndarray:
     """Return ILIAS's mAP@1k, one value a query: sum of P(i) rel(i) for i <= 1000, over min(n, 1000).
 
     The ILIAS code multiplies scikit-learn's average precision of the first 1000 by the number found
     over min(n, 1000); 0 if none is found. scikit-learn treats equal similarities as one step: each
-    relevant image among them gets the precision at their end. Without similarities the ranks count
-    unchanged, as everywhere in this package.
+    relevant image among them gets the precision at their end. Everywhere else in this package, such
+    images count one after the other.
 
     Args:
         relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
         positives_Q: number of relevant images in the index.
-        similarity_QK: descending along a row; if given, ties count as in ILIAS.
+        similarity_QK: descending along a row.
 
     Returns:
         [Q]; NaN without positives.
-
-    Raises:
-        ValueError: shapes differ, or similarities increase along a row.
     """
-    relevant_QK = np.asarray(relevant_QK, bool)[:, :ILIAS_DEPTH]
-    end_QK = np.broadcast_to(np.arange(relevant_QK.shape[1]), relevant_QK.shape)
-    if similarity_QK is not None:
-        end_QK = _tie_ends(np.asarray(similarity_QK)[:, :ILIAS_DEPTH], relevant_QK.shape)
+    relevant_QK = relevant_QK[:, :ILIAS_DEPTH]
+    end_QK = _tie_ends(similarity_QK[:, :ILIAS_DEPTH])
     hits_QK = np.take_along_axis(relevant_QK.cumsum(axis=1), end_QK, axis=1)
-    return _share((hits_QK / (end_QK + 1) * relevant_QK).sum(axis=1), positives_Q)
+    precision_Q = (hits_QK / (end_QK + 1) * relevant_QK).sum(axis=1)
+    return precision_Q / np.minimum(positives_Q, ILIAS_DEPTH)
 
 
-def recall_at_1k(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Return the positives in the first 1000 over min(n, 1000): `map_at_1k` in perfect order.
-
-    ILIAS calls it the oracle and divides by n, which is the same up to 1000 positives. Its code
-    overestimates lists of fewer than 1000 images, because it treats them as 1000. NaN without
-    positives.
-    """
-    return _share(np.asarray(relevant_QK, bool)[:, :ILIAS_DEPTH].sum(axis=1), positives_Q)
-
-
-def _tie_ends(similarity_QK: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _tie_ends(similarity_QK: np.ndarray) -> np.ndarray:
     """Return, for each rank, the last rank with the same similarity."""
-    if similarity_QK.shape != shape:
-        raise ValueError(f"{list(similarity_QK.shape)} similarities for {list(shape)} ranks")
-    if not (similarity_QK[:, 1:] <= similarity_QK[:, :-1]).all():
-        raise ValueError("similarities must not increase along the ranking")
-    last = shape[1] - 1
-    ends_QK = np.full(shape, last)
+    last = similarity_QK.shape[1] - 1
+    ends_QK = np.full(similarity_QK.shape, last)
     goes_on_QK = similarity_QK[:, 1:] == similarity_QK[:, :-1]
     ends_QK[:, :-1] = np.where(goes_on_QK, last, np.arange(last))
     return np.minimum.accumulate(ends_QK[:, ::-1], axis=1)[:, ::-1]
-
-
-def _share(total_Q: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    counted_Q = np.minimum(positives_Q, ILIAS_DEPTH)
-    nowhere_Q = np.full(len(total_Q), np.nan)
-    return np.divide(total_Q, counted_Q, out=nowhere_Q, where=counted_Q > 0)
 
 
 DEPTH = 1000

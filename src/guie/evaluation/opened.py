@@ -169,10 +169,12 @@ def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray,
             "--texts: a submission takes only images; give the run that it was made from"
         )
     # Imported here, as it imports open_clip, which a model of timm does not need.
-    from guie.evaluation.text import embed_texts
+    from guie.evaluation.text import TextEncoder
 
     texts = read_companion(Path(path), "texts")
-    return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
+    return texts["image_path"].to_numpy(str), TextEncoder(opened.model).embed(
+        texts["text"].tolist()
+    )
 
 
 class PromptWeights(nn.Module):

@@ -7,8 +7,10 @@ import numpy as np
 
 from guie.base.threads import search_threads
 
+ITERATIONS = 20  # of k-means
 
-def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int = 20) -> float:
+
+def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
     """Return normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 if equal.
 
     It follows metric learning practice (pytorch-metric-learning's AccuracyCalculator): faiss k-means
@@ -16,40 +18,29 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
     Euclidean and centroids are plain means inside the sphere, not the spherical variant. Every image
     is used, however large its class (by default faiss samples 256 a cluster).
 
-    The value depends on the initialisation. Report it with seed and iterations, and average several
-    seeds for a decision. One seed gives one value for one order of the rows. It is far above 0 for
-    random embeddings of small classes, so compare it only within one set of images.
+    The value depends on the initialisation: average several seeds for a decision. One seed gives one
+    value for one order of the rows. It is far above 0 for random embeddings of small classes, so
+    compare it only within one set of images.
 
     Args:
-        emb_ND: any float; normalised to unit length like in search. A zero vector stays zero.
+        emb_ND: finite; normalised to unit length like in search. A zero vector stays zero.
         label_N: one class an image; a text `a|b` is its own class.
         seed: picks the images that initialise the clusters.
-        iterations: number of k-means iterations.
 
     Returns:
         0 to 1. A single class gives a single cluster and the value 1. If no two images share a
         class, each is its own cluster: 1, unless two vectors are equal.
-
-    Raises:
-        ValueError: no image, not one label an image, or a value that is not finite.
     """
     from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
 
     emb_ND = np.asarray(emb_ND, np.float32)
-    if not len(emb_ND) or len(emb_ND) != len(label_N):
-        raise ValueError(
-            f"{len(label_N)} labels for {len(emb_ND)} embeddings; at least one of each"
-        )
-    with np.errstate(over="ignore"):
-        norm_N1 = np.linalg.norm(emb_ND, axis=1, keepdims=True)
-    if not np.isfinite(norm_N1).all():
-        raise ValueError("an embedding is not finite, or too large for float32")
+    norm_N1 = np.linalg.norm(emb_ND, axis=1, keepdims=True)
     unit_ND = (emb_ND / np.where(norm_N1 > 0, norm_N1, 1)).astype(np.float32)
     names, class_N = np.unique(label_N, return_inverse=True)
     kmeans = faiss.Kmeans(
         unit_ND.shape[1],
         len(names),
-        niter=iterations,
+        niter=ITERATIONS,
         seed=seed,
         min_points_per_centroid=1,  # avoids faiss warnings: small classes are common here
         max_points_per_centroid=len(unit_ND),
@@ -74,11 +65,7 @@ def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.nda
 
     Returns:
         0 to 1; NaN if no query has an answer.
-
-    Raises:
-        ValueError: lengths differ, a confidence is NaN, or a distractor is answered correctly.
     """
-    confidence_Q, is_correct_Q, has_answer_Q = _checked(confidence_Q, is_correct_Q, has_answer_Q)
     correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
     precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)
     answers = has_answer_Q.sum()
@@ -89,27 +76,9 @@ def gap_minus(
     confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
 ) -> float:
     """Return GAP of the queries that have an answer, without distractors in the ranking (GAP-)."""
-    confidence_Q, is_correct_Q, has_answer_Q = _checked(confidence_Q, is_correct_Q, has_answer_Q)
     return gap(confidence_Q[has_answer_Q], is_correct_Q[has_answer_Q], has_answer_Q[has_answer_Q])
 
 
 def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
     """Return the accuracy over queries that have an answer; NaN if none has (ACC)."""
-    zeros_Q = np.zeros(len(is_correct_Q))
-    _, is_correct_Q, has_answer_Q = _checked(zeros_Q, is_correct_Q, has_answer_Q)
     return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
-
-
-def _checked(
-    confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    confidence_Q = np.asarray(confidence_Q, np.float64)
-    is_correct_Q, has_answer_Q = np.asarray(is_correct_Q, bool), np.asarray(has_answer_Q, bool)
-    if not len(confidence_Q) == len(is_correct_Q) == len(has_answer_Q):
-        lengths = f"{len(confidence_Q)}, {len(is_correct_Q)}, {len(has_answer_Q)}"
-        raise ValueError(f"confidence, correct, answer need one entry a query; lengths: {lengths}")
-    if np.isnan(confidence_Q).any():
-        raise ValueError("a confidence is NaN: the ranking is not defined")
-    if (is_correct_Q & ~has_answer_Q).any():
-        raise ValueError("a query without an answer cannot be answered correctly")
-    return confidence_Q, is_correct_Q, has_answer_Q

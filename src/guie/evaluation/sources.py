@@ -12,9 +12,9 @@ from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import companion_path, read_companion
 from guie.evaluation.embeddings import Embeddings, load_embeddings, unit_vectors
-from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_components, random_projection
+from guie.evaluation.reduction import fit_components, random_projection
 
-FITTED = ("pca", "pca-whitened")
+FITTED = ("pca", "pca-whitened")  # reductions that are fitted on train images
 
 
 def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
@@ -127,29 +127,3 @@ def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Embedding
             raise UserError(f"{word!r}: must be DOMAIN=FILE, with each domain once")
         files[name] = path
     return joined({name: load_embeddings(path, table) for name, path in files.items()}, join)
-
-
-def reduce_embeddings(
-    given: Embeddings,
-    kind: str,
-    dim: int,
-    fit: Source | None,
-    manifest: Manifest,
-    join: str,
-    seed: int = 0,
-) -> Embeddings:
-    """Reduce embeddings to `dim` dimensions, by a map fitted on train images of the manifest.
-
-    Args:
-        kind: one of `REDUCTIONS`; those in FITTED are fitted on train images.
-        fit: embeddings of train images, from the same models.
-        seed: of a random projection.
-
-    Raises UserError if there is nothing to fit on.
-    """
-    if kind not in FITTED:
-        return reduced(given, None, kind, dim, seed)
-    if not fit:
-        raise UserError(f"--reduce {kind}: needs embeddings of train images; name them by --fit")
-    sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)
-    return reduced(given, read_embeddings(fit, sample, join), kind, dim)

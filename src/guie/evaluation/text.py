@@ -50,7 +50,10 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
     """
     _, name, pretrained = config.model.split(":", 2)
     backbone = BackboneConfig(library="open_clip", name=name, pretrained=pretrained)
-    sentences = [[_filled(config.templates, word) for word in words] for words in classes.values()]
+    sentences = [
+        [[template.replace("{}", word) for template in config.templates] for word in words]
+        for words in classes.values()
+    ]
     file = Path(config.cache) / f"{_key(backbone, sentences)}.npz"
     if not file.exists():
         with replacing(file) as temporary:
@@ -95,11 +98,6 @@ class TextEncoder:
         return self._embedder.embed(feat_TF).cpu().numpy()
 
 
-def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
-    """Embed sentences in the model's image space by its `TextEncoder`: (T, D) of unit length."""
-    return TextEncoder(model).embed(sentences)
-
-
 def takes_texts(model: LoadedModel) -> bool:
     """Return whether the model has a text encoder of its image space; it is not loaded."""
     try:
@@ -131,10 +129,6 @@ def _clip(backbone: BackboneConfig) -> Clip:
     return clip
 
 
-def _filled(templates: Sequence[str], word: str) -> list[str]:
-    return [template.replace("{}", word) for template in templates]
-
-
 def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
     """Hash the weights' content, so that a retrained file of the same name gets another key."""
     weights = find_weights(backbone)
@@ -148,17 +142,15 @@ def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> Class
     clip = _clip(backbone)
     flat = sorted({text for names in sentences for texts in names for text in texts})
     tokenize = import_open_clip().get_tokenizer(backbone.name, context_length=clip.context_length)
-    emb_TD = torch.cat([_embed(clip, tokenize(part)) for part in tqdm(_batches(flat), "texts")])
+    batches = tqdm(_batches(flat), "texts")
+    encoded = [clip.encode_text(tokenize(part), normalize=True).float() for part in batches]
+    emb_TD = torch.cat(encoded)
     place = {text: row for row, text in enumerate(flat)}
     rows = [
         _mean([_mean([emb_TD[place[text]] for text in texts]) for texts in names])
         for names in sentences
     ]
     return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
-
-
-def _embed(clip: Clip, tokens: torch.Tensor) -> torch.Tensor:
-    return clip.encode_text(tokens, normalize=True).float()
 
 
 def _batches(texts: list[str]) -> list[list[str]]:

@@ -16,6 +16,7 @@ from guie.export.card import cell, table
 from guie.report.figures import domain_bars, gallery
 
 LEAST_QUERIES = 3  # smallest class in the table of classes
+MOST_CLASSES, MOST_STRAYS = 10, 5  # in a table
 BANDS = 5  # of distance, each with as many queries
 
 
@@ -46,9 +47,9 @@ class Answers:
             first["found" if name else "label"] = labels.to_numpy()
         return first
 
-    def examples(self, seed: int = 0) -> pd.DataFrame:
+    def examples(self) -> pd.DataFrame:
         """Return the neighbours of one random query per domain."""
-        drawn = self.first.groupby("domain").sample(1, random_state=seed)
+        drawn = self.first.groupby("domain").sample(1, random_state=0)
         return self._of(drawn["query"])
 
     def mistakes(self) -> pd.DataFrame:
@@ -56,7 +57,7 @@ class Answers:
         wrong = self.first[self.first["relevant"] == 0].sort_values("distance", kind="stable")
         return self._of(wrong.groupby("domain").head(1).sort_values("domain")["query"])
 
-    def worst_classes(self, most: int = 10) -> pd.DataFrame:
+    def worst_classes(self) -> pd.DataFrame:
         """Return classes by the share of queries whose first neighbour is right, in ascending order.
 
         Columns: label, right, queries, taken_for (the class most often found instead). Only classes with
@@ -69,15 +70,15 @@ class Answers:
         )
         wrong = self.first[self.first["relevant"] == 0].groupby("label")["found"]
         taken = wrong.agg(lambda found: found.value_counts().index[0])
-        worst = order.head(most).reset_index(drop=True)
+        worst = order.head(MOST_CLASSES).reset_index(drop=True)
         return worst.assign(taken_for=taken.reindex(worst["label"]).to_numpy())
 
-    def strays(self, most: int = 5) -> pd.DataFrame:
+    def strays(self) -> pd.DataFrame:
         """Return domain, found_domain and share of queries whose first neighbour has another domain."""
         shares = pd.crosstab(self.first["domain"], self.first["found_domain"], normalize="index")
         pairs = shares.stack().rename("share").reset_index()
         pairs = pairs[(pairs["domain"] != pairs["found_domain"]) & (pairs["share"] > 0)]
-        return pairs.sort_values("share", ascending=False, kind="stable").head(most)
+        return pairs.sort_values("share", ascending=False, kind="stable").head(MOST_STRAYS)
 
     def trust(self) -> pd.DataFrame:
         """Return the share of right first neighbours per distance band: nearest, farthest, right, queries."""

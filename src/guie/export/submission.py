@@ -44,7 +44,12 @@ def write_submission(
         UserError: the embedding is too large, PyTorch 1.11 lacks an operator, the saved model differs
             from the trained one, or another program wrote card.md. An old submission.zip is kept then.
     """
-    check_dimension(model.embedder.dim, model.source)
+    if model.embedder.dim > MAX_DIMENSION:
+        raise UserError(
+            f"{model.source}: the embedding has {model.embedder.dim} dimensions, the challenge allows"
+            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
+            " compose.py"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     card, message = folder / "card.md", folder / "export.json"
     if card.exists() and not message.exists():
@@ -70,7 +75,12 @@ def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool)
     package(model.embedder, model.preprocess, saved, half)
     if runtime == "1.11":
         downgrade(saved)
-        refuse_problems(check_operators(saved), model.source)
+        problems = check_operators(saved)
+        if problems:
+            others = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+            raise UserError(
+                f"{model.source}: {problems[0]}{others}; or use --torch current, for current PyTorch"
+            )
     rows = parity(model.scored, saved, sizes)
     refuse_differences(rows, TOLERANCE, model.source, MODEL_NAME)
     made: dict[str, Any] = {
@@ -86,25 +96,6 @@ def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool)
         )
         check_rounding(made["rounding"], model.source)
     return made
-
-
-def check_dimension(dimension: int, source: str) -> None:
-    """Raise UserError if the embedding has more dimensions than the challenge allows."""
-    if dimension > MAX_DIMENSION:
-        raise UserError(
-            f"{source}: the embedding has {dimension} dimensions, the challenge allows"
-            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
-            " compose.py"
-        )
-
-
-def refuse_problems(problems: list[str], source: str) -> None:
-    """Raise UserError naming the first operator that PyTorch 1.11 cannot run."""
-    if problems:
-        others = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        raise UserError(
-            f"{source}: {problems[0]}{others}; or use --torch current, for current PyTorch"
-        )
 
 
 def check_rounding(rounding: float, source: str) -> None:

@@ -18,10 +18,11 @@ from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores, read_grades
+from guie.evaluation.reduction import PER_DOMAIN, balanced_sample
 from guie.evaluation.rerank.catalogue import LOCAL, methods_of
 from guie.evaluation.rerank.reranker import Rerank
 from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
-from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
+from guie.evaluation.sources import FITTED, read_embeddings, reduced, table_of
 from guie.report.tables import reports_table
 
 
@@ -108,21 +109,38 @@ def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame)
 
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:
-    """Return the embeddings to score: one model's, or those of the joined specialists."""
+    """Return the embeddings to score: one model's, or those of the joined specialists.
+
+    A reduction by PCA is fitted on train images of the manifest. Raises UserError without embeddings of them.
+    """
     join = args.join or "oracle"
     given = read_embeddings(args.specialists or args.embeddings, table, join)
     if not args.reduce:
         return given
-    fit = args.fit if args.specialists or not args.fit else Path(args.fit[0])
-    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, join, args.seed)
+    fit = None
+    if args.reduce in FITTED:
+        if not args.fit:
+            raise UserError(
+                f"--reduce {args.reduce}: needs embeddings of train images; name them by --fit"
+            )
+        sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)
+        fit = read_embeddings(args.fit if args.specialists else Path(args.fit[0]), sample, join)
+    return reduced(given, fit, args.reduce, args.dim, args.seed)
 
 
 def finish(
     args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
 ) -> None:
-    """Print the reports and write them."""
-    print(reports_table(protocols, reports, plain=not args.protocol))
-    write(args.out, reports, plain=not args.protocol)
+    """Print the reports, and write report.json: by protocol, or without --protocol the single report."""
+    plain = not args.protocol
+    print(reports_table(protocols, reports, plain))
+    content: dict[str, Any] = {"protocols": {report["protocol"]: report for report in reports}}
+    if plain:
+        (report,) = reports
+        (content,) = report["parts"].values()
+        content = content | {key: report[key] for key in ("against",) if key in report}
+    write_json(args.out, content)
+    print(f"wrote {args.out}")
 
 
 def write_query_scores(
@@ -147,17 +165,3 @@ def write_query_scores(
         for part, found in parts.items()
     ]
     write_text(path, pd.concat(lines).to_csv(index=False))
-
-
-def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:
-    """Write report.json: reports by protocol name, or, if plain, the single report itself."""
-    content: dict[str, Any] = {"protocols": {report["protocol"]: report for report in reports}}
-    if plain:
-        (report,) = reports
-        (content,) = report["parts"].values()
-        content = content | {key: report[key] for key in ("against",) if key in report}
-    try:
-        write_json(out, content)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror})") from error
-    print(f"wrote {out}")

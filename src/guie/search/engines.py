@@ -168,7 +168,7 @@ def _read(path: Path) -> faiss.Index:
         ) from None
 
 
-def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
+def trained(factory: str, vectors_ND: np.ndarray) -> faiss.Index:
     """Return an empty faiss index trained on a sample: 64 vectors for each list of an inverted file.
 
     Raises UserError for an invalid factory string.
@@ -180,7 +180,7 @@ def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
             inverted = faiss.try_extract_index_ivf(made)
             lists = inverted.nlist if inverted is not None else 0
             count = min(len(vectors_ND), max(TRAINED_ON, TRAINED_PER_LIST * lists))
-            rows = np.random.default_rng(seed).choice(len(vectors_ND), count, replace=False)
+            rows = np.random.default_rng(0).choice(len(vectors_ND), count, replace=False)
             with search_threads():
                 made.train(np.ascontiguousarray(vectors_ND[np.sort(rows)], np.float32))
     except RuntimeError as error:
@@ -212,7 +212,7 @@ FEWEST_PAIRS = 20  # minimum number of images for a measurement
 
 
 def measure_confidence(
-    files: pd.DataFrame, vectors_ND: np.ndarray, engine: Engine, seed: int = 0
+    files: pd.DataFrame, vectors_ND: np.ndarray, engine: Engine
 ) -> Confidence | None:
     """Measure what `sure` needs; None for too few images.
 
@@ -226,7 +226,7 @@ def measure_confidence(
     rows = np.flatnonzero(known) if labelled else np.arange(len(files))
     if len(rows) < FEWEST_PAIRS:
         return None
-    rows = np.sort(np.random.default_rng(seed).permutation(rows)[:SAMPLE])
+    rows = np.sort(np.random.default_rng(0).permutation(rows)[:SAMPLE])
     found_B1, score_B1 = engine.search(np.asarray(vectors_ND[rows]), 1, rows)
     is_found_B = found_B1[:, 0] >= 0
     if is_found_B.sum() < FEWEST_PAIRS:

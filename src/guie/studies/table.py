@@ -84,15 +84,15 @@ def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, f
     return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
 
 
-def domain_scores(plan: Plan, standing: StudyStatus, metric: str = "r_at_1") -> pd.DataFrame:
-    """Return the mean test scores over seeds: one line per row that has some, one column per domain."""
+def domain_scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
+    """Return the mean test R@1 over seeds: one line per row that has some, one column per domain."""
     values = {}
     for row in plan.rows:
         found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
         lines = [record["test"]["domains"] for record in found if record]
         if lines:
-            scores = pd.DataFrame([{name: d[metric] for name, d in line.items()} for line in lines])
-            values[row.name] = scores.astype(float).mean()
+            found = [{name: scores["r_at_1"] for name, scores in line.items()} for line in lines]
+            values[row.name] = pd.DataFrame(found).astype(float).mean()
     return pd.DataFrame(values).T
 
 
@@ -186,10 +186,10 @@ def write_between(path: Path, name: str, text: str) -> None:
     write_text(path, f"{before}{begin}\n{text}{END}{after}")
 
 
-def decimal(value: float, digits: int = 3, sign: bool = False) -> str:
+def decimal(value: float, sign: bool = False) -> str:
     """Format a score as in the tables: 0.793, -0.012, 1.000; with a sign +0.012."""
-    value = round(value, digits) + 0.0  # no -0.000
-    return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    value = round(value, 3) + 0.0  # no -0.000
+    return f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
 def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:

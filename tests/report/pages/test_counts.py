@@ -65,14 +65,11 @@ def test_images_that_a_rule_moves_to_another_domain_are_counted_there():
     assert [(stage["images"], stage["lost"]) for stage in whole(parts)] == [(5, 0), (5, 0), (3, 2)]
 
 
-def test_a_table_without_datasets_takes_the_name_given():
+def test_a_table_without_datasets_has_no_name_for_them():
     table = rows(("x", "cars/a", "train", 2), ("x", "cars/b", "train", 1))
-    assert set(left_after({"read": table.drop(columns="dataset")}, "sop")["dataset"]) == {"sop"}
+    assert set(left_after({"read": table.drop(columns="dataset")})["dataset"]) == {""}
     table.loc[0, "dataset"] = None
-    assert left_after({"read": table}, "sop").set_index("dataset")["images"].to_dict() == {
-        "sop": 1,
-        "x": 2,
-    }
+    assert left_after({"read": table}).set_index("dataset")["images"].to_dict() == {"": 1, "x": 2}
 
 
 def test_sizes_count_train_and_val_of_every_label():

@@ -13,6 +13,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.bootstrap import (
+    LEVEL,
     Comparison,
     harmonic_headline,
     mean_headline,
@@ -59,14 +60,13 @@ def is_public(image_path: str) -> bool:
     return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64
 
 
-LEVEL = 0.95
 HEADLINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": mean_headline,
     "harmonic": harmonic_headline,
 }
 
 
-def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[str, Any]:
+def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
     """Return bootstrap intervals of all values of `report_of`, over queries clustered by class.
 
     Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
@@ -81,24 +81,22 @@ def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[
         alone = by_group.lone_groups == len(by_group.mean_GM)  # nothing is drawn, the width is zero
         for m, key in enumerate(() if alone else keys):
             drawn_DG = by_group.mean_DGM[:, :, m]
-            mean[key] = percentiles(mean_headline(drawn_DG), level)
+            mean[key] = percentiles(mean_headline(drawn_DG))
             if key in HARMONIC:
-                mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG), level)
+                mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG))
         drawn = resample(values_QM, scores.cluster_Q, None, draws, 0)
         if not drawn.lone_groups:
-            pooled |= _of_each(drawn.mean_DGM[:, 0], keys, level)
+            pooled |= _of_each(drawn.mean_DGM[:, 0], keys)
     return {
-        "level": level,
+        "level": LEVEL,
         "draws": draws,
         "mean": mean,
         "pooled": pooled,
-        "domains": {name: _of_group(scores, name, draws, level) for name in _scored(scores)},
+        "domains": {name: _of_group(scores, name, draws) for name in _scored(scores)},
     }
 
 
-def compare(
-    a: Scores, b: Scores, headline: Headline, draws: int = DRAWS, level: float = LEVEL
-) -> Comparison:
+def compare(a: Scores, b: Scores, headline: Headline) -> Comparison:
     """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
     if not np.array_equal(a.path_Q, b.path_Q):
         raise UserError("the two embeddings have different queries; use one manifest and split")
@@ -110,8 +108,7 @@ def compare(
         a.cluster_Q,
         group_Q,
         headline=HEADLINES.get(headline.statistic, mean_headline),
-        draws=draws,
-        level=level,
+        draws=DRAWS,
     )
 
 
@@ -151,15 +148,13 @@ def _scored(scores: Scores) -> list[str]:
     return sorted(pd.unique(scores.group_Q[scored_Q]))
 
 
-def _of_group(
-    scores: Scores, name: str, draws: int, level: float
-) -> dict[str, tuple[float, float] | None]:
+def _of_group(scores: Scores, name: str, draws: int) -> dict[str, tuple[float, float] | None]:
     own_Q = scores.group_Q == name
     values = scores.values.loc[own_Q, [k for k in scores.values if k in scores.part.keys(name)]]
     found: dict[str, tuple[float, float] | None] = {}
     for keys in _alike(values):
         drawn = resample(values[keys].to_numpy(), scores.cluster_Q[own_Q], None, draws, 0)
-        found |= _of_each(drawn.mean_DGM[:, 0], keys, level)
+        found |= _of_each(drawn.mean_DGM[:, 0], keys)
         if drawn.lone_groups:
             found |= dict.fromkeys(keys)
     return found
@@ -175,8 +170,8 @@ def _alike(values: pd.DataFrame) -> list[list[str]]:
     return list(sets.values())
 
 
-def _of_each(mean_DM: np.ndarray, keys: list[str], level: float) -> dict[str, Any]:
-    return {key: percentiles(mean_DM[:, m], level) for m, key in enumerate(keys)}
+def _of_each(mean_DM: np.ndarray, keys: list[str]) -> dict[str, Any]:
+    return {key: percentiles(mean_DM[:, m]) for m, key in enumerate(keys)}
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from guie.base.errors import UserError
 from guie.data.manifest.companions import read_companion
 from guie.evaluation import graded, metrics, recognition
 from guie.evaluation.embeddings import Embeddings
-from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
+from guie.evaluation.graded import ILIAS_DEPTH, Rankings, map_at_1k
 from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import HARMONIC, Part, members
 from guie.evaluation.recognition import nmi
@@ -49,7 +49,9 @@ def cluster_scores(
 # Functions of rankings, positives and scores; equal scores are one step of ILIAS's AP.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "map_at_1000": map_at_1k,
-    "found_at_1000": lambda relevant_QK, positives_Q, _: recall_at_1k(relevant_QK, positives_Q),
+    "found_at_1000": lambda relevant_QK, positives_Q, _: metrics.found_at(
+        relevant_QK, positives_Q, ILIAS_DEPTH
+    ),
 }
 
 
@@ -60,7 +62,8 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     images, query_Q = Images.of(table), given.query_Q
     positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
     relevant_QK = images.are_relevant(query_Q, given.found_QK)
-    found = {key: METRICS[key](relevant_QK, positives_Q, given.score_QK) for key in part.metrics}
+    with np.errstate(invalid="ignore"):  # NaN for a query without positives
+        found = {k: METRICS[k](relevant_QK, positives_Q, given.score_QK) for k in part.metrics}
     values = pd.DataFrame(found, index=query_Q)
     cluster_Q, path_Q = (table[c].to_numpy()[query_Q] for c in ("label", "image_path"))
     return Scores(part, values, groups_of(part, table)[query_Q], cluster_Q, path_Q)

@@ -18,9 +18,9 @@ ALPHA = 3.0  # exponent of the weights
 
 
 def weighted_mean(
-    vector_ED: np.ndarray, neighbour_EKD: np.ndarray, score_EK: np.ndarray, alpha: float
+    vector_ED: np.ndarray, neighbour_EKD: np.ndarray, score_EK: np.ndarray
 ) -> np.ndarray:
-    """Return unit vectors of x + sum over k of max(x . x_k, 0)^alpha x_k: float32 [E, D].
+    """Return unit vectors of x + sum over k of max(x . x_k, 0)^ALPHA x_k: float32 [E, D].
 
     Radenovic et al., Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019
     (alpha-weighted query expansion): the weight of a neighbour is its similarity to the power alpha.
@@ -30,49 +30,39 @@ def weighted_mean(
         neighbour_EKD: their neighbours, unit vectors.
         score_EK: similarities; -inf leaves a neighbour out.
     """
-    weight_EK = np.where(np.isfinite(score_EK), np.maximum(score_EK, 0), 0) ** alpha
+    weight_EK = np.where(np.isfinite(score_EK), np.maximum(score_EK, 0), 0) ** ALPHA
     sum_ED = vector_ED + np.einsum("ek,ekd->ed", weight_EK.astype(np.float32), neighbour_EKD)
     length_E1 = np.linalg.norm(sum_ED, axis=1, keepdims=True)
     return (sum_ED / np.where(length_E1 > 0, length_E1, 1)).astype(np.float32)
 
 
 def expanded_queries(
-    queries_BD: np.ndarray,
-    own_B: np.ndarray,
-    lists: NeighbourLists,
-    find: Find,
-    k: int = NEIGHBOURS,
-    alpha: float = ALPHA,
+    queries_BD: np.ndarray, own_B: np.ndarray, lists: NeighbourLists, find: Find
 ) -> np.ndarray:
-    """Return each query's mean with those of its k nearest images that have it among theirs.
+    """Return each query's mean with those of its NEIGHBOURS nearest images that have it among theirs.
 
-    A query is among an image's k nearest if fewer than k other images are nearer to the image.
+    A query is among an image's K nearest if fewer than K other images are nearer to the image.
     """
-    row_BK, score_BK = find(queries_BD, k, own_B)
-    _, theirs_BKK = lists.without(row_BK, own_B, k)
+    row_BK, score_BK = find(queries_BD, NEIGHBOURS, own_B)
+    _, theirs_BKK = lists.without(row_BK, own_B, NEIGHBOURS)
     is_mutual_BK = score_BK >= theirs_BKK[:, :, -1]
     score_BK = np.where(is_mutual_BK & (row_BK >= 0), score_BK, -np.inf)
-    return weighted_mean(queries_BD, lists.vectors_ND[row_BK], score_BK, alpha)
+    return weighted_mean(queries_BD, lists.vectors_ND[row_BK], score_BK)
 
 
 def augmented_scores(
-    queries_BD: np.ndarray,
-    rows_BC: np.ndarray,
-    own_B: np.ndarray,
-    lists: NeighbourLists,
-    k: int = NEIGHBOURS,
-    alpha: float = ALPHA,
+    queries_BD: np.ndarray, rows_BC: np.ndarray, own_B: np.ndarray, lists: NeighbourLists
 ) -> np.ndarray:
     """Return similarities of queries and their candidates' means with mutual neighbours: [B, C].
 
     The query's own image enters no mean, and takes no place among the neighbours: otherwise, an
     evaluation would find the query inside the images that it looks for.
     """
-    row_BCK, score_BCK = lists.without(rows_BC, own_B, k)
+    row_BCK, score_BCK = lists.without(rows_BC, own_B, NEIGHBOURS)
     lists.of(row_BCK.ravel())
     mutual_BCK = np.zeros(row_BCK.shape, bool)
     for place in range(row_BCK.shape[2]):
-        theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_B, k)
+        theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_B, NEIGHBOURS)
         mutual_BCK[:, :, place] = (theirs_BCK == rows_BC[:, :, None]).any(axis=2)
     score_BCK = np.where(mutual_BCK & (row_BCK >= 0), score_BCK, -np.inf)
     found = np.empty(rows_BC.shape, np.float32)
@@ -80,5 +70,5 @@ def augmented_scores(
         zip(queries_BD, rows_BC, row_BCK, score_BCK, strict=True)
     ):
         vectors_CD, near_CKD = lists.vectors_ND[rows_C], lists.vectors_ND[row_CK]
-        found[place] = weighted_mean(vectors_CD, near_CKD, score_CK, alpha) @ query_D
+        found[place] = weighted_mean(vectors_CD, near_CKD, score_CK) @ query_D
     return found

@@ -18,22 +18,20 @@ BETA = 10.0  # inverse temperature of the inverted softmax
 
 
 def csls(
-    score_BC: np.ndarray,
-    rows_BC: np.ndarray,
-    own_B: np.ndarray,
-    lists: NeighbourLists,
-    k: int = NEIGHBOURS,
+    score_BC: np.ndarray, rows_BC: np.ndarray, own_B: np.ndarray, lists: NeighbourLists
 ) -> np.ndarray:
     """Return 2 cos(x, y) - r(x) - r(y): float32 [B, C].
 
     Conneau et al., Word Translation Without Parallel Data, ICLR 2018 (CSLS). r is the mean cosine
-    to the k nearest index images, without the query's own image.
+    to the NEIGHBOURS nearest index images, without the query's own image.
 
     Args:
         score_BC: cosines of queries and candidates, best first; -inf where there is none.
     """
-    _, theirs_BCK = lists.without(rows_BC, own_B, k)
-    return (2 * score_BC - _mean(score_BC[:, :k])[:, None] - _mean(theirs_BCK)).astype(np.float32)
+    _, theirs_BCK = lists.without(rows_BC, own_B, NEIGHBOURS)
+    return (2 * score_BC - _mean(score_BC[:, :NEIGHBOURS])[:, None] - _mean(theirs_BCK)).astype(
+        np.float32
+    )
 
 
 def inverted_softmax(
@@ -42,7 +40,6 @@ def inverted_softmax(
     own_B: np.ndarray,
     vectors_ND: np.ndarray,
     bank_M: np.ndarray,
-    beta: float = BETA,
 ) -> np.ndarray:
     """Return beta s(x, y) - log of sum over n of exp(beta s(x_n, y)): float32 [B, C].
 
@@ -56,18 +53,18 @@ def inverted_softmax(
     """
     distinct_U, place_BC = np.unique(rows_BC, return_inverse=True)
     bank_MD = np.asarray(vectors_ND[bank_M])
-    exp_UM = np.exp(beta * (np.asarray(vectors_ND[distinct_U]) @ bank_MD.T - 1), dtype=np.float64)
+    exp_UM = np.exp(BETA * (np.asarray(vectors_ND[distinct_U]) @ bank_MD.T - 1), dtype=np.float64)
     exp_UM[distinct_U[:, None] == bank_M] = 0
     sum_BC = exp_UM.sum(axis=1)[place_BC.reshape(rows_BC.shape)]
     # Less what the query's own image added
     own_BD = np.asarray(vectors_ND[own_B])
     cosine_BC = np.einsum("bd,bcd->bc", own_BD, np.asarray(vectors_ND[rows_BC]))
-    added_BC = np.exp(beta * (cosine_BC - 1), dtype=np.float64)
+    added_BC = np.exp(BETA * (cosine_BC - 1), dtype=np.float64)
     is_banked_B1, is_own_BC = np.isin(own_B, bank_M)[:, None], rows_BC == own_B[:, None]
     sum_BC = sum_BC - np.where(is_banked_B1 & ~is_own_BC, added_BC, 0)
     with np.errstate(divide="ignore"):
         log_BC = np.log(np.maximum(sum_BC, np.finfo(np.float64).tiny))
-    return (beta * (score_BC - 1) - log_BC).astype(np.float32)
+    return (BETA * (score_BC - 1) - log_BC).astype(np.float32)
 
 
 def _mean(score_EK: np.ndarray) -> np.ndarray:

@@ -88,13 +88,13 @@ def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash
 MAX_POINTS = 1500  # so that t-SNE takes seconds
 
 
-def sample_rows(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+def sample_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Sample at most about MAX_POINTS rows, the same share of each domain, in the table's order."""
     share = min(1.0, MAX_POINTS / len(table))
-    return table.groupby("domain").sample(frac=share, random_state=seed).sort_index()
+    return table.groupby("domain").sample(frac=share, random_state=0).sort_index()
 
 
-def project(emb_ND: np.ndarray, seed: int = 0) -> np.ndarray:
+def project(emb_ND: np.ndarray) -> np.ndarray:
     """Project by t-SNE on cosine similarity: [N, 2] (van der Maaten and Hinton, JMLR 2008).
 
     Only neighbourhoods are meaningful, not the distances between clusters or their sizes.
@@ -103,7 +103,7 @@ def project(emb_ND: np.ndarray, seed: int = 0) -> np.ndarray:
 
     perplexity = min(30.0, (len(emb_ND) - 1) / 3)
     # Coarser forces and half the default steps take seconds instead of half a minute.
-    tsne = TSNE(perplexity=perplexity, angle=0.7, max_iter=500, init="pca", random_state=seed)
+    tsne = TSNE(perplexity=perplexity, angle=0.7, max_iter=500, init="pca", random_state=0)
     return tsne.fit_transform(emb_ND / np.linalg.norm(emb_ND, axis=1, keepdims=True))
 
 

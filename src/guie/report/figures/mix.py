@@ -122,6 +122,7 @@ PANEL = (2.2, 1.15)  # inches, without a heading
 LEFT, RIGHT_IN, TOP, BOTTOM = 0.42, 0.02, 0.1, 0.2  # margins in it
 HEADING, FOOT = 0.45, 0.3  # inches above each of several panels, and below all of them
 SHARES = (0.92, 0.56)  # of the width of a bin: the bar before and, inside it, the bar after
+COLUMNS = 4  # panels in a row
 TICKS = 9  # size labels that fit below a panel
 SINGLE = 16  # largest class size for which each size has its own bin
 
@@ -171,27 +172,24 @@ def size_histogram(panel: Histogram, color: str) -> Figure:
     return figure
 
 
-def size_histograms(sizes: pd.Series, before: pd.Series | None = None, columns: int = 4) -> Figure:
+def size_histograms(sizes: pd.Series) -> Figure:
     """Draw the class sizes of each domain, one panel per domain; heights compare within a panel.
 
     Args:
         sizes: images of each class, by domain and label.
-        before: the same before images were dropped; drawn in grey behind.
-        columns: panels in a row.
     """
-    panels = histograms(sizes if before is None else before, sizes)
+    panels = histograms(sizes, sizes)
     colors = domain_colors(panel.domain for panel in panels)
     width, height = PANEL[0], PANEL[1] + HEADING
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(max(WIDTH, width * columns), FOOT + height * rows))
+    rows = -(-len(panels) // COLUMNS)
+    figure = Figure(figsize=(max(WIDTH, width * COLUMNS), FOOT + height * rows))
     for at, panel in enumerate(panels):
-        x, y = at % columns * width, FOOT + (rows - 1 - at // columns) * height
+        x, y = at % COLUMNS * width, FOOT + (rows - 1 - at // COLUMNS) * height
         color = colors[panel.domain]
-        _draw(figure, panel, (color if before is None else BEFORE, color), x, y)
+        _draw(figure, panel, (color, color), x, y)
         _write(figure, x + LEFT, y + PANEL[1] + 0.2, legible(panel.domain, 26), size=10, color=INK)
         _write(figure, x + LEFT, y + PANEL[1] + 0.04, described(panel), size=8)
-    grey = "" if before is None else "; grey: before the rules"
-    foot = f"classes (height) by number of images, up to the number below a bar{grey}"
+    foot = "classes (height) by number of images, up to the number below a bar"
     _write(figure, LEFT, 0.06, foot)
     return figure
 

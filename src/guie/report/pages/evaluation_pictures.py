@@ -240,7 +240,8 @@ def recall_panels(looks: Sequence[ModelAnswers], table: pd.DataFrame) -> list[Pa
         )
         about = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
         label = f"Recall over k, {domain}: {about}"
-        panels.append(Panel.drawn(domain, about, recall_panel(values), f"recall-{place}", label))
+        chart = inline_svg(recall_panel(values), f"recall-{place}", label)
+        panels.append(Panel(domain, about, chart))
     return panels
 
 
@@ -261,7 +262,8 @@ def gap_panels(look: ModelAnswers, table: pd.DataFrame) -> list[Panel]:
         apart_S = found.negative_S[own_S] - found.positive_S[own_S]
         about = _apart(apart_S[np.isfinite(apart_S)])
         figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
-        panels.append(Panel.drawn(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
+        chart = inline_svg(figure, f"gaps-{place}", f"Distances, {domain}")
+        panels.append(Panel(domain, about, chart))
     return panels
 
 
@@ -282,8 +284,8 @@ def difficulty_panels(
         values_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
         about = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
         figure = difficulty_panel(values_C, colors[domain])
-        label = f"Classes by R@1, {domain}"
-        panels.append(Panel.drawn(domain, about, figure, f"difficulty-{place}", label))
+        chart = inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
+        panels.append(Panel(domain, about, chart))
     return panels
 
 

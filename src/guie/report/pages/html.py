@@ -127,11 +127,6 @@ class Panel(NamedTuple):
     note: str
     chart: Markup
 
-    @classmethod
-    def drawn(cls, title: str, note: str, figure: Figure, name: str, label: str) -> Panel:
-        """Render the figure with `inline_svg`."""
-        return cls(title, note, inline_svg(figure, name, label))
-
 
 SIDE_PX = 128
 QUALITY = 75

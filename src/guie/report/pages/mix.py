@@ -51,20 +51,19 @@ class Funnel(NamedTuple):
     stages: list[dict[str, Any]]
 
 
-def left_after(stages: Mapping[str, pd.DataFrame], dataset: str = "") -> pd.DataFrame:
+def left_after(stages: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Count what remains after each rule, by dataset and domain.
 
     A class that is in both train and test counts twice.
 
     Args:
         stages: by rule, the table that it left; the first is what was found.
-        dataset: name for rows without an entry in the tables' `dataset` column.
 
     Returns:
         Columns dataset, domain, rule, classes, images. Results for several sources, or for later
         rules, can be concatenated; a later row for the same rule replaces an earlier one.
     """
-    counts = [_counts(table, dataset) for table in stages.values()]
+    counts = [_counts(table) for table in stages.values()]
     everything = pd.concat(counts).index.unique()
     found = [
         count.reindex(everything, fill_value=0).reset_index().assign(rule=rule)
@@ -92,9 +91,8 @@ def whole(parts: Sequence[Funnel]) -> list[dict[str, Any]]:
     return _stages(sum(count[["classes", "images"]] for count in counts)) if counts else []
 
 
-def _counts(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    own = table["dataset"].fillna(dataset) if "dataset" in table else dataset
-    table = table.assign(dataset=own)
+def _counts(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.assign(dataset=table["dataset"].fillna("") if "dataset" in table else "")
     members = memberships(table)
     members["dataset"] = table["dataset"].reindex(members["row"]).to_numpy()
     classes = members.drop_duplicates([*KEYS, "split", "label"]).groupby(KEYS).size()
@@ -358,12 +356,14 @@ def _sizes(left: pd.DataFrame, before: pd.Series, table: pd.DataFrame) -> dict[s
     found = histograms(before, class_sizes(table))
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
     panels = [
-        Panel.drawn(
+        Panel(
             histogram.domain,
             described(histogram),
-            size_histogram(histogram, colors[histogram.domain]),
-            f"sizes-{place}",
-            f"Classes by size, {histogram.domain}; the numbers are in the table",
+            inline_svg(
+                size_histogram(histogram, colors[histogram.domain]),
+                f"sizes-{place}",
+                f"Classes by size, {histogram.domain}; the numbers are in the table",
+            ),
         )
         for place, histogram in enumerate(found[:ROWS])
     ]
