@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -92,8 +93,8 @@ def score_by_training(
         slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     manifest = folder / f"{slug}.csv"
     save_manifest(rows, manifest, sidecar)
-    words = [f"data.manifest={manifest}", f"data.root={config.image_root}", f"seed={seed}"]
-    words += [f"name={slug}-{seed}", f"out={folder}"]
+    words = [f"data.manifest={_text(manifest)}", f"data.root={_text(config.image_root)}"]
+    words += [f"seed={seed}", f"name={slug}-{seed}", f"out={_text(folder)}"]
     done = train(
         ["--config", selection.full, "--resume", *(w for word in words for w in ("--set", word))]
     )
@@ -102,3 +103,8 @@ def score_by_training(
     prefix = "val_r_at_1/"
     domains = {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}
     return Score(best[f"val_{selection.metric}"], domains)
+
+
+def _text(path: Path) -> str:
+    """Return a path as YAML text: without quotes `2024` is a number, and ` #1` a comment."""
+    return json.dumps(str(path), ensure_ascii=False)
