@@ -89,6 +89,8 @@ def test_set_is_read_like_a_file(tmp_path: Path) -> None:
         "train=" + "[" * 5_000: "more than 50 levels",
         "name=1:30\nx: [": "not valid YAML",
         "stages." + "9" * 6_000 + ".epochs=1": "stages: Input should be a valid list",
+        "out=runs #2": "'#2' is a YAML comment; put the value in quotes",
+        "name=2024": "must be text; put it in quotes.*found 2024",
         "stages.².epochs=1": "stages: Input should be a valid list",
     }.items():
         with pytest.raises(UserError, match=said):

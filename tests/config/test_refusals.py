@@ -90,6 +90,7 @@ ONE_FAULT = {
     "train.augment.mixup=0.5": "a blend of two images has no label or caption",
     "train=3": "must be a mapping, like each of stages (found 3)",
     "train.epochs=.inf": "Input should be a finite number (found inf)",
+    "task.loss={name: arcface, scale: .inf}": ".scale: Input should be a finite number (found inf)",
     "train.lr.head=.nan": "Input should be a finite number (found nan)",
     "stages.1.lr.neck=1": "this task has no such part; allowed: backbone, head",
     "stages.1.lr.backbone=-1": "Input should be greater than or equal to 0",

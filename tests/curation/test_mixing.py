@@ -231,16 +231,19 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
 def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Path) -> None:
     def trained(words: list[str]) -> Path:
-        values = dict(word.split("=", 1) for word in words if "=" in word)
+        written = dict(word.split("=", 1) for word in words if "=" in word)
+        values = {key: yaml.safe_load(text) for key, text in written.items()}
+        assert values["data.root"] == str(folder)
         assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
         assert Path(values["data.manifest"]).parent == Path(values["out"])
         assert read_sidecar(Path(values["data.manifest"])).domains["x"].index_is_train
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
+    folder = tmp_path / "a: b #1"  # which YAML would not read as text
     values = {
         "name": "m",
-        "out": str(tmp_path / "m.csv"),
+        "out": str(folder / "m.csv"),
         "sources": [{"kind": "toy", "path": "t"}],
     }
     config = config_from(values, MixConfig)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import zipfile
 from pathlib import Path
@@ -248,6 +249,8 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
 
     for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
+        ([runs[0], own(runs[1], weight=math.inf)], {}, "weight: Input should be a finite number"),
+        ([runs[0], own(runs[1], weight=1e300)], {}, "weight: Input should be less than"),
         ([out, runs[0]], {"join": "soup"}, "combines several models or views; average the runs"),
         (
             runs,

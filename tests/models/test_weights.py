@@ -164,11 +164,23 @@ def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypat
         ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' for .*; available: .*{VIT_TAG}"),
         ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' for 'guie-tiny'; available: drawn"),
         ({**CLIP, "pretrained": "x/w.npz"}, "no such weights file: x/w.npz"),
+        ({**CLIP, "pretrained": "./"}, r"pretrained: \. is a folder; .* start_from to a run"),
+        ({**CLIP, "name": "gui-tiny", "pretrained": "x"}, "no model 'gui-tiny'; .* guie-tiny"),
+        ({**VIT, "name": "vit_tinyy", "pretrained": "x"}, "timm has no model 'vit_tinyy'"),
     ],
 )
 def test_weights_that_are_not_there_are_told_in_one_line(config, said, hub: Path) -> None:
     with pytest.raises(UserError, match=said) as caught:
         build_backbone(BackboneConfig(**config))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [CLIP, VIT], ids=["open_clip", "timm"])
+def test_weights_of_another_model_are_refused_by_their_keys(config: dict, tmp_path: Path) -> None:
+    save_file({"head.weight": torch.zeros(2, 2)}, tmp_path / "w.safetensors")
+    said = r"weights do not fit \(Missing key.*\); .* start_from to a run$"
+    with pytest.raises(UserError, match=said) as caught:
+        build_backbone(BackboneConfig(**config, pretrained=str(tmp_path / "w.safetensors")))
     assert "\n" not in str(caught.value)
 
 

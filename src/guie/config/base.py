@@ -34,7 +34,7 @@ from guie.config.reading import (
     as_place,
     merged,
     override,
-    parsed,
+    parsed_line,
     read_yaml,
 )
 
@@ -54,9 +54,9 @@ class ConfigError(ValueError):
 
 
 class Config(BaseModel):
-    """Base of every config model: frozen, strict about types, no unknown keys."""
+    """Base of every config model: frozen, strict about types, no unknown keys, finite numbers."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     # A block of defaults, and the list whose entries inherit them
     COMMON: ClassVar[tuple[str, str] | None] = None
@@ -117,6 +117,8 @@ def _said(fault: ErrorDetails, model: Model) -> str:
         case "model_type" | "model_attributes_type":
             keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_of(models))
             return f"must be a mapping of {keys} (found {shown})"
+        case "string_type" if isinstance(fault["input"], int | float):
+            return f"must be text; put it in quotes, in a shell in '\"...\"' (found {shown})"
         case "float_type" if place[-1] == VALUE:
             keys = ", ".join(_keys_of(_models_at(place[:-1], model)))
             return f"must be a number, or a mapping of {keys} (found {shown})"
@@ -212,7 +214,7 @@ def load_config(
         key, equals, text = words.partition("=")
         if not equals:
             raise UserError(f"--set {words}: expected key=value, for example train.epochs=2")
-        override(values, key, parsed(text, f"--set {words}"), f"--set {words}")
+        override(values, key, parsed_line(text, f"--set {words}"), f"--set {words}")
     return validated(values, model)
 
 

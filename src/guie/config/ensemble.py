@@ -26,6 +26,7 @@ from guie.config.training import RunConfig
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
 FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: old name, written until 2026-11
 
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]  # beyond, float32 loses a member
 Resize = Literal["bicubic", "bilinear"]
 Average = Literal["normalised", "raw"]
 Corner = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right"]
@@ -231,7 +232,7 @@ class ModelMember(Config):
     model: str  # as for embed.py --model
     weights: Literal["model", "last"] = "model"  # of a run: best val score, or last
     checkpoints: bool = False  # for a soup: all checkpoints of the run
-    weight: PositiveFloat = 1.0  # in the mean or concatenation
+    weight: Weight = 1.0  # in the mean or concatenation
     size_px: Pixels | None = None  # image size, overrides its own
     stride_px: Pixels | None = None  # patch stride, overrides its own
     layers: LayersConfig | None = None  # backbone layers, instead of its embedding
@@ -301,7 +302,7 @@ class Composed(Config):
 class ComposedMember(Composed):
     """An ensemble that is a member of another."""
 
-    weight: PositiveFloat = 1.0  # in the mean or concatenation
+    weight: Weight = 1.0  # in the mean or concatenation
 
 
 Member = Annotated[

@@ -259,3 +259,15 @@ def parsed(text: str, source: str) -> Any:
         raise UserError(f"{source}: {line}{fault}") from None
     except RecursionError:
         raise UserError(f"{source}: more than {MAX_DEPTH} levels") from None
+
+
+def parsed_line(text: str, source: str) -> Any:
+    """Parse the value of a `--set`. Raises UserError as `parsed`, and for a comment, which cuts a path."""
+    value = parsed(text, source)
+    ends = (yaml.StreamEndToken, yaml.BlockEndToken)  # behind a comment
+    tokens = [one for one in yaml.scan(text, Loader=yaml.SafeLoader) if not isinstance(one, ends)]
+    if comment := text[tokens[-1].end_mark.index :].strip():
+        raise UserError(
+            f"{source}: {comment!r} is a YAML comment; put the value in quotes, '\"...\"'"
+        )
+    return value

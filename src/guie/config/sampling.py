@@ -14,6 +14,7 @@ from guie.config.model import Fit, Fraction
 Number = TypeVar("Number")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[float, Field(gt=0, le=1)]
 Quality = Annotated[int, Field(ge=1, le=100)]
@@ -133,7 +134,7 @@ class MixedConfig(_WithFactors):
     """Mix domains within a batch; by default every image is equally likely."""
 
     name: Literal["mixed"] = "mixed"
-    temperature: PositiveFloat = 1.0  # T of size ** (1 / T); .inf: equal domains
+    temperature: Temperature = 1.0  # T of size ** (1 / T); .inf: equal domains
 
     @property
     def one_stream(self) -> bool:
@@ -145,7 +146,7 @@ class DatasetSizeConfig(_WithFactors):
     """Draw domains in proportion to their sizes (UnED's DS, 4.1)."""
 
     name: Literal["dataset_size"]
-    temperature: PositiveFloat = 1.0  # T of size ** (1 / T)
+    temperature: Temperature = 1.0  # T of size ** (1 / T)
 
 
 class BalancedConfig(_WithFactors):

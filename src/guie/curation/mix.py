@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -157,15 +158,14 @@ class FullTraining:
         """Train on some of the table's train rows, the mix `name`, and score on val."""
         folder = self.config.beside(".selection") / self.trained
         slug = re.sub(r"[^\w.-]", "_", name)[:SLUG_CHARS]
-        if (
-            slug != name
-        ):  # names of several sources or caps contain characters not allowed in a run's
+        # Names of several sources or caps contain characters that a run's name must not have
+        if slug != name:
             slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         manifest = folder / f"{slug}.csv"
         save_manifest(pd.concat([rows, self.val], ignore_index=True), manifest, self.sidecar)
         root = self.config.image_root
-        words = [f"data.manifest={manifest}", f"data.root={root}", f"seed={seed}"]
-        words += [f"name={slug}-{seed}", f"out={folder}"]
+        words = [f"data.manifest={_text(manifest)}", f"data.root={_text(root)}", f"seed={seed}"]
+        words += [f"name={slug}-{seed}", f"out={_text(folder)}"]
         done = self.train(
             ["--config", self.full, "--resume", *(w for word in words for w in ("--set", word))]
         )
@@ -174,3 +174,8 @@ class FullTraining:
         prefix = "val_r_at_1/"
         domains = {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}
         return Score(best[f"val_{self.metric}"], domains)
+
+
+def _text(path: Path) -> str:
+    """Return a path as YAML text: without quotes `2024` is a number, and ` #1` a comment."""
+    return json.dumps(str(path), ensure_ascii=False)

@@ -98,6 +98,11 @@ def is_file(pretrained: str) -> bool:
 
 
 def _local(config: BackboneConfig, file: Path) -> WeightsFile:
+    if file.is_dir():
+        raise UserError(
+            f"model.backbone.pretrained: {file} is a folder; name a weights file, or set pretrained to null"
+            " and start_from to a run"
+        )
     if not file.is_file():
         raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
     if file.suffix not in SUFFIXES:

@@ -5,7 +5,9 @@ Shapes: B images, C channels, H height, W width, S side, F backbone features, D 
 
 from __future__ import annotations
 
+import difflib
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -297,6 +299,12 @@ def readable_errors(config: BackboneConfig) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "loading state_dict" in reason:
+            keys = textwrap.shorten(" ".join(str(error).splitlines()[1:]), 200, placeholder=" ...")
+            reason = (
+                f"the file's weights do not fit ({keys}); name a file of this backbone, or set pretrained to"
+                " null and start_from to a run"
+            )
         if re.search("weights.only", str(error), re.IGNORECASE):
             reason = (
                 "the file holds Python objects, not only tensors, which could run code; convert it to"
@@ -308,8 +316,14 @@ def readable_errors(config: BackboneConfig) -> Iterator[None]:
         ) from error
 
 
-def unknown_tag(config: BackboneConfig, tags: list[str]) -> UserError:
-    """Return the error for a tag that the library does not know."""
+def unknown_tag(config: BackboneConfig, tags: list[str], models: list[str]) -> UserError:
+    """Return the error for a tag, or a model, that the library does not know."""
+    if config.name not in models:
+        near = difflib.get_close_matches(config.name, models)
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        return UserError(
+            f"model.backbone.name: {config.library} has no model {config.name!r}{meant}"
+        )
     return UserError(
         f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} for"
         f" {config.name!r}; available: {', '.join(tags) or 'none'}"

@@ -82,7 +82,8 @@ backbone.eval()
         open_clip = import_open_clip()
         known = open_clip.get_pretrained_cfg(config.name, config.pretrained)
         if not known:
-            raise unknown_tag(config, open_clip.list_pretrained_tags_by_model(config.name))
+            tags = open_clip.list_pretrained_tags_by_model(config.name)
+            raise unknown_tag(config, tags, open_clip.list_models())
         repository, _, name = known.get("hf_hub", "").rpartition("/")
         file = name or "open_clip_pytorch_model.bin"
         return HubSource(repository, file, known.get("url", ""))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from guie.config.model import BackboneConfig
 from guie.models.backbones.base import Backbone, HubLayout, HubSource, grid_side, unknown_tag
@@ -42,13 +44,14 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
         tagged = config.pretrained and not is_file(config.pretrained)
         # custom_load is for the authors' .npz; the hub's file has another format
         overlay = {"file": str(weights), "custom_load": False} if weights else None
-        tower: Any = timm.create_model(
-            f"{config.name}.{config.pretrained}" if tagged else config.name,
-            pretrained=weights is not None,
-            pretrained_cfg_overlay=overlay,
-            num_classes=0,
-            **config.kwargs,
-        )
+        with _loading_all(config):
+            tower: Any = timm.create_model(
+                f"{config.name}.{config.pretrained}" if tagged else config.name,
+                pretrained=weights is not None,
+                pretrained_cfg_overlay=overlay,
+                num_classes=0,
+                **config.kwargs,
+            )
         # A weights file has no statistics: the default tag's are the best guess, and the config may
         # set others.
         known = tower.pretrained_cfg
@@ -66,7 +69,8 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
             known = None
         if known is None or not known.has_weights:
             names = timm.list_pretrained(f"{config.name}.*")
-            raise unknown_tag(config, [name.partition(".")[2] for name in names])
+            tags = [name.partition(".")[2] for name in names]
+            raise unknown_tag(config, tags, timm.list_models())
         url = known.url if isinstance(known.url, str) else ""
         return HubSource(known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url)
 
@@ -161,6 +165,28 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
         import timm
 
         return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+
+@contextmanager
+def _loading_all(config: BackboneConfig) -> Iterator[None]:
+    """Raise RuntimeError for a weights file that lacks weights of the model.
+
+    Without a classifier timm loads only what has the same name, and the rest stays random. `kwargs` may add
+    layers that no file has: with them half of the weights must be there.
+    """
+    load = nn.Module.load_state_dict
+
+    def load_all(module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
+        done = load(module, state, *args, **kwargs)
+        missing, allowed = done.missing_keys, len(module.state_dict()) // 2 if config.kwargs else 0
+        if len(missing) > allowed:
+            raise RuntimeError(
+                f"Error(s) in loading state_dict:\nMissing keys: {', '.join(missing)}"
+            )
+        return done
+
+    with patch.object(nn.Module, "load_state_dict", load_all):
+        yield
 
 
 @cache
