@@ -178,8 +178,9 @@ def _loading_all(config: BackboneConfig) -> Iterator[None]:
 
     def load_all(module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
         done = load(module, state, *args, **kwargs)
-        missing, allowed = done.missing_keys, len(module.state_dict()) // 2 if config.kwargs else 0
-        if len(missing) > allowed:
+        names = {name for name, _ in module.named_parameters()}
+        missing = [name for name in done.missing_keys if name in names]
+        if len(missing) > (len(names) // 2 if config.kwargs else 0):
             raise RuntimeError(
                 f"Error(s) in loading state_dict:\nMissing keys: {', '.join(missing)}"
             )
