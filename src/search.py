@@ -69,7 +69,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             default=[],
             choices=METHODS,
             metavar="NAME",
-            help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
+            help="re-rank: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
         )
     args = parser.parse_args(argv)
     if args.command == "index":
@@ -78,9 +78,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         args.fit = args.fit or "squash"
     if args.command == "query" and not args.pictures:
         if args.text is None:
-            query.error("give a picture, or --text")
+            query.error("give an image, or --text")
         if args.box:
-            query.error("--box: is a part of a picture; give one, or leave it out")
+            query.error("--box: is a part of an image; give one, or leave it out")
     return args
 
 
@@ -121,7 +121,7 @@ def _add_merge_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_query_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("pictures", type=Path, nargs="*")
+    add("pictures", type=Path, nargs="*", metavar="IMAGE")
     add("--text", help="query with a description, in an index made with a CLIP")
     add("--box", type=arguments.corners, help="left,top,right,bottom: query with this part")
     add("--k", type=arguments.count, default=10)
@@ -220,7 +220,7 @@ def join(args: argparse.Namespace) -> None:
 
 
 def query(args: argparse.Namespace) -> None:
-    """List the neighbours of pictures, and of a text."""
+    """List the neighbours of images, and of a text."""
     inputs = [*args.pictures, args.model, *_index_files(args.index)]
     refuse_replacing([args.json, args.html], inputs)
     from guie.data.images import open_as_seen
@@ -272,7 +272,7 @@ def duplicates(args: argparse.Namespace) -> None:
         found.to_csv(temporary, index=False)
     kinds = found["kind"].value_counts()
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "none"
-    print(f"{args.out}: {found['group'].nunique():,} groups; pictures: {counts}")
+    print(f"{args.out}: {found['group'].nunique():,} groups; images: {counts}")
     if args.html:
         duplicates_page(args.html, opened, found)
         print(f"wrote {args.html}")

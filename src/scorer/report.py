@@ -129,7 +129,7 @@ def format_table(score: dict[str, Any]) -> str:
         "",
         f"contract: {len(score['checks'])} checks passed; {score['dimension']} numbers per image",
         f"images: {score['images']:,}; {score['images_with_exif_rotation']:,} have an "
-        "EXIF rotation that the host ignores",
+        "EXIF rotation that the challenge ignores",
         f"time: {seconds['total'] * 1000:.1f} ms per image (decode {seconds['decode'] * 1000:.1f}, "
         f"model {seconds['model'] * 1000:.1f}); {CHALLENGE_IMAGES:,} images would take "
         f"{score['projected_hours']:.2f} h of {LIMIT_HOURS} h on this machine "
@@ -147,7 +147,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
         return f"{budget['card']}: not measured ({budget['fault']})"
     memory = budget["memory_gb"]
     return (
-        f"{budget['card']}: {budget['gflop_per_image']:,.1f} GFLOP per image, "
+        f"{budget['card']}, estimated: {budget['gflop_per_image']:,.1f} GFLOP per image, "
         f"{budget['hours']['least']:.2f} to {budget['hours']['expected']:.2f} h of {LIMIT_HOURS} h, "
         f"{sum(memory.values()) - memory['limit']:.1f} GB of {memory['limit']:.0f} GB; "
         f"fits: {budget['fits']}"

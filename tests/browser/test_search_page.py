@@ -51,7 +51,7 @@ def test_a_search_from_a_file_to_a_neighbours_neighbours(
     url, place = address.split()
     page = browse(width=width, dark=dark)
     page.goto(url)
-    expect(page.locator("#about")).to_contain_text("31 pictures")
+    expect(page.locator("#about")).to_contain_text("31 images")
     page.set_input_files("#file", Path(place) / "asked.png")
     page.wait_for_selector(".hit img")
     assert page.locator(".hit").count() == 12 and overflow(page) <= 0
@@ -109,7 +109,7 @@ def test_what_is_no_picture_is_told_and_a_name_is_no_tag(browse, address: str) -
     page = browse()
     page.goto(url)
     page.set_input_files("#file", Path(place) / "words.txt")
-    assert "words.txt is no picture" in page.inner_text("#said")
+    assert "words.txt is not an image" in page.inner_text("#said")
     page.set_input_files("#file", Path(place) / "asked.png")
     page.wait_for_selector(".hit img")
     page.select_option("#k", "48")

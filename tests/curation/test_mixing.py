@@ -198,7 +198,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     for number in (0, 1, 0):  # the second finds all images checked, and compares pictures
         curate.main([*words, "--shard", f"{number}/2"])
     said = capsys.readouterr().out.splitlines()[-3:]
-    assert [line.endswith("comparison of similar pictures") for line in said] == [
+    assert [line.endswith("comparison of similar images") for line in said] == [
         True,
         False,
         False,

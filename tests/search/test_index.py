@@ -73,7 +73,7 @@ def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
 
     shutil.rmtree(pictures / "left")
     (pictures / "right" / "0_0.png").unlink()
-    with pytest.raises(UserError, match="5 of the 9 pictures in .* are gone; .* --fewer"):
+    with pytest.raises(UserError, match="5 of the 9 images in .* are gone; .* --fewer"):
         indexed(run, pictures, out)
     assert indexed(run, pictures, out, fewer=True)[1].removed == 5
     next(path for path in pictures.rglob("*.png")).unlink()
@@ -94,7 +94,7 @@ def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
         kept = [path for path in part if path in set(rest.files["image_path"])]
         assert not kept or shard_of(rest, number, 2).files["image_path"].tolist() == kept
     one = Pictures(found.root, found.files[:1], found.skipped)
-    with pytest.raises(UserError, match="--shard ./2: has none of the 1 pictures"):
+    with pytest.raises(UserError, match="--shard ./2: has none of the 1 images"):
         [shard_of(one, number, 2) for number in range(2)]
 
 
@@ -137,7 +137,7 @@ def test_a_damaged_index_is_told_by_its_file(name: str, small_index: Path) -> No
     out = small_index
     whole = (out / name).read_bytes()
     (out / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=rf"{name}: .*index the pictures again"):
+    with pytest.raises(UserError, match=rf"{name}: .*index the images again"):
         open_index(out)
     (out / name).write_bytes(whole)
     facts = json.loads((out / FACTS).read_text())
@@ -338,7 +338,7 @@ def test_damage_that_still_reads_is_found_by_the_checksum(
         file = out / "g1" / name
         whole = file.read_bytes()
         flipped(file)
-        with pytest.raises(UserError, match=f"g1/{name}: damaged: .* index the pictures again"):
+        with pytest.raises(UserError, match=f"g1/{name}: damaged: .* index the images again"):
             open_index(out)
         file.write_bytes(whole)
     # A large file is hashed when the index is brought up to date, not at each query.
@@ -360,7 +360,7 @@ def test_an_older_index_has_no_checksums(run: Path, four: Path, small_index: Pat
     assert len(open_index(out).like(0)) == 3
     vectors = np.load(out / "g1" / FLAT)
     (out / "g1" / FLAT).write_bytes(b"")
-    with pytest.raises(UserError, match=f"g1/{FLAT}: cannot be read .*; index the pictures again"):
+    with pytest.raises(UserError, match=f"g1/{FLAT}: cannot be read .*; index the images again"):
         open_index(out)
     np.save(out / "g1" / FLAT, np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), vectors))
     with pytest.raises(UserError, match=f"g1/{FLAT}: row 2: a value that is not finite; index the"):

@@ -143,7 +143,7 @@ def test_an_update_keeps_the_regions_and_others_are_refused(
     words = ["index", *words, "--workers", "1"]
     search.main([*words, "--regions", "5"])
     search.main(words)
-    assert capsys.readouterr().out.count("4 pictures of 5 regions") == 2
+    assert capsys.readouterr().out.count("4 images of 5 regions") == 2
     with pytest.raises(UserError, match="made with --regions 5, not 14; leave --regions out"):
         search.main([*words, "--regions", "14"])
     with pytest.raises(UserError, match="several regions of an image, which cannot be re-ranked"):

@@ -127,7 +127,7 @@ def test_a_box_is_a_picture_of_its_own_and_a_turned_one_stands_upright(
     boxed = searcher.query(whole, 3, (20, 30, 60, 62))
     assert boxed == searcher.query(inner, 3) != searcher.query(whole, 3)
     for box in ((0, 0, 91, 10), (5, 5, 5, 9), (9, 0, 4, 8)):
-        with pytest.raises(UserError, match="is not in the picture of 90 x 80"):
+        with pytest.raises(UserError, match="is not in the image of 90 x 80"):
             searcher.query(whole, 3, box)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned right by a quarter
@@ -300,7 +300,7 @@ def test_the_commands(
     pictures, out = folder_of(tmp_path, classes=4, each=6), tmp_path / "index"
     made = ["index", "--model", str(run), "--images", str(pictures), "--workers", "1"]
     search.main([*made, "--out", str(out)])
-    assert f"{out}: 24 pictures, 16 dimensions (flat, exact): 24 new" in capsys.readouterr().out
+    assert f"{out}: 24 images, 16 dimensions (flat, exact): 24 new" in capsys.readouterr().out
     asked = [str(pictures / "left" / "1_0.png"), str(pictures / "right" / "0_0.png")]
     words = ["query", "--index", str(out), *asked, "--k", "3", "--domain", "left"]
     found = [f"--{kind}={tmp_path / 'found'}.{kind}" for kind in ("json", "html")]

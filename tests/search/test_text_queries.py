@@ -49,7 +49,7 @@ def test_a_text_finds_the_images_nearest_to_its_encoding(clip: Path) -> None:
     assert hits[0].similarity == pytest.approx(float(cosine.max()), abs=1e-5)
     assert searcher.index.facts.sureness and {hit.sure for hit in hits} == {None}
     assert {hit.domain for hit in searcher.query_text(WORDS, 5, "left")} == {"left"}
-    with pytest.raises(UserError, match="the text is empty; describe what the picture shows"):
+    with pytest.raises(UserError, match="the text is empty; describe what the image shows"):
         searcher.query_text(" ")
 
 
@@ -82,7 +82,7 @@ def test_the_command(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = (tmp_path / "found.html").read_text()
     assert page.count("data:image/jpeg") == 5 and f"<h2>{WORDS}</h2>" in page
     for wrong, fault in (
-        ([], "give a picture, or --text"),
+        ([], "give an image, or --text"),
         (["--text", "a", "--box", "0,0,9,9"], "--box"),
     ):
         with pytest.raises(SystemExit):

@@ -98,11 +98,11 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
     answer = client.post("/search", data=large)
     assert answer.status_code == 413 and "larger than 32 MB" in answer.json["error"]
     for words, message in (
-        ("/neighbours?row=30", "has 30 pictures"),
+        ("/neighbours?row=30", "has 30 images"),
         ("/neighbours?row=-1", "row -1"),
-        ("/neighbours?row=" + "9" * 6000, "has 30 pictures"),
-        ("/neighbours?row=²", "has 30 pictures"),
-        ("/picture/30", "has 30 pictures"),
+        ("/neighbours?row=" + "9" * 6000, "has 30 images"),
+        ("/neighbours?row=²", "has 30 images"),
+        ("/picture/30", "has 30 images"),
         ("/neighbours?row=1&k=0", "k: must be 1 to 100"),
         ("/neighbours?row=1&domain=x", "no domain contains 'x'"),
         ("/neighbours?token=x", "no longer known"),
@@ -114,7 +114,7 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
         box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": corners}
         answer = client.post("/search", data=box)
         assert answer.status_code == 400 and "left,top,right,bottom" in answer.json["error"]
-    assert client.post("/search", data={}).json["error"] == "the request has no picture"
+    assert client.post("/search", data={}).json["error"] == "the request has no image"
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/picture/..%2f7", "/picture/m.csv"):
         assert client.get(path).status_code == 404
     for path in ("/picture/" + "9" * 6000, "/picture/²", "/picture/-1"):
@@ -208,7 +208,7 @@ def test_a_picture_that_went_or_became_a_link_is_told(run: Path, tmp_path: Path)
     os.replace(first, secret)
     assert "no longer exists" in client.get("/picture/0").json["error"]
     first.symlink_to(secret)
-    assert client.get("/picture/0").json["error"] == "that picture is a link that leaves the folder"
+    assert client.get("/picture/0").json["error"] == "that image is a link that leaves the folder"
     assert client.get("/picture/1").status_code == 200 and second.exists()
 
 

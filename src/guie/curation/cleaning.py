@@ -184,4 +184,4 @@ def _refuse(
     except UserError as error:
         account.write_list("findings")
         account.write_report(table)
-        raise UserError(f"{error}\nall findings, with pictures: {account.page}") from None
+        raise UserError(f"{error}\nall findings, with images: {account.page}") from None

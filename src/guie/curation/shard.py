@@ -37,14 +37,14 @@ def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> st
     if not all(
         cache.are_cached(source.table["image_path"].unique(), source.root) for source in sources
     ):
-        return f"{done}; run all parts again to share the comparison of similar pictures"
+        return f"{done}; run all parts again to share the comparison of similar images"
     everything = _checked(config, cache, sources, [source.table for source in sources], workers)
     images = images_of(everything).drop_duplicates("pixels").reset_index(drop=True)
     embed = embed_for(config.clean, config.image_root, Path(config.features), workers)
     digests = dict(zip(images["image_path"], images["pixels"], strict=True))
     pixels = Pixels(config.image_root, workers, digests)
     pairs = measured(images, config.clean.near, embed, pixels, shard)
-    return f"{done}, {len(pairs):,} pairs of similar pictures"
+    return f"{done}, {len(pairs):,} pairs of similar images"
 
 
 def _checked(

@@ -91,9 +91,9 @@ def _certainty(report: Mapping[str, Any]) -> str:
         for key, (low, high) in found["mean"].items()
         if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
-    return f"mean over domains, {found['level']:.0%} of {found['draws']:,} draws of classes: " + (
-        ", ".join(message)
-    )
+    level, draws = 100 * found["level"], found["draws"]
+    title = f"mean over domains, {level:g} % intervals by {draws:,} bootstrap samples of classes"
+    return f"{title}: {', '.join(message)}"
 
 
 def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -290,7 +290,7 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
     if left < LEFT * len(old.files) and not fewer:
         other = " or in another --shard (older versions divided by row)" if facts.shard else ""
         raise UserError(
-            f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures in {out} are"
+            f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} images in {out} are"
             f" gone{other}; check that the folder is complete, and pass --fewer if it is"
         )
     return old
@@ -303,7 +303,7 @@ def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame
     bad = find_unreadable(table, pictures.root, out / DECODED, max(1, workers))
     left = files.drop(bad.index).reset_index(drop=True)
     if left.empty:
-        raise UserError(f"{pictures.root}: none of {len(files):,} pictures can be decoded")
+        raise UserError(f"{pictures.root}: none of {len(files):,} images can be decoded")
     bad = bad[LISTED].reset_index(drop=True)
     (out / DROPPED).unlink(missing_ok=True)
     if len(bad):

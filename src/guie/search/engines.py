@@ -268,10 +268,10 @@ def sure(sureness: Confidence | None, similarity: float) -> float | None:
 def describe(sureness: Confidence | None) -> str:
     """Describe the value of `sure` in words."""
     if sureness is None:
-        return "too few pictures to measure confidence"
+        return "too few images to measure confidence"
     if sureness["labelled"]:
-        return f"share of {sureness['pictures']:,} pictures with an equally close neighbour of the same label"
-    return f"share of {sureness['pictures']:,} pictures whose own nearest neighbour is farther away"
+        return f"share of {sureness['pictures']:,} images with an equally close neighbour of the same label"
+    return f"share of {sureness['pictures']:,} images whose own nearest neighbour is farther away"
 
 
 def _share(label: str, other: str) -> bool:

@@ -82,7 +82,7 @@ def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
     files = pictures.files[draw_N % np.uint64(count) == number].reset_index(drop=True)
     if files.empty:
         raise UserError(
-            f"--shard {number}/{count}: has none of the {len(pictures.files):,} pictures; use fewer shards"
+            f"--shard {number}/{count}: has none of the {len(pictures.files):,} images; use fewer shards"
         )
     return Pictures(pictures.root, files, pictures.skipped)
 
@@ -103,7 +103,7 @@ CHECKED = (FILES, FLAT, FAISS, LISTS)
 # All files that this code writes into a generation. Any other file belongs to the user.
 OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
 COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
-REMEDY = "index the pictures again into another --out"
+REMEDY = "index the images again into another --out"
 # Larger files are hashed only when they are read completely anyway (update, merge). For 100 million images
 # of 64 dimensions, vectors.npy has 25 GB. Hashing it would delay each query by at least ten seconds, and an
 # approximate search reads little of it. Below this size, hashing takes a fraction of a second.
@@ -191,7 +191,7 @@ class Index:
         recall = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in facts.recall.items())
         regions = f" of {facts.regions} regions" if facts.regions > 1 else ""
         return (
-            f"{self.folder}: {facts.pictures:,} pictures{regions}, {facts.dimension} dimensions"
+            f"{self.folder}: {facts.pictures:,} images{regions}, {facts.dimension} dimensions"
             f" ({kind}{recall})"
         )
 

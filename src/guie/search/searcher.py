@@ -91,7 +91,7 @@ class Searcher:
         if self.rerank and len(self.regions) > 1:
             raise UserError(
                 f"--rerank: {index.folder} has several regions of an image, which cannot be re-ranked;"
-                " index the pictures without --regions, into another --out"
+                " index the images without --regions, into another --out"
             )
         self._word = model or index.facts.model
         self._opened: EmbeddingModel | None = None
@@ -145,7 +145,7 @@ class Searcher:
         if recipe_hash(recipe) != facts.recipe:
             raise UserError(
                 f"{self._word}: not the model that {self.index.folder} was made with, or has other weights;"
-                " vectors cannot be compared; index the pictures again, or give that model with --model"
+                " vectors cannot be compared; index the images again, or give that model with --model"
             )
 
     @torch.inference_mode()
@@ -159,7 +159,7 @@ class Searcher:
                 taken = opened.preprocess(image_1CHW), image_shapes(image_1CHW)
                 emb_1D = opened.embedder(*(part.to(self._device) for part in taken))
                 rows.append(emb_1D.float().cpu())
-        return unit_vectors(torch.cat(rows).numpy(), [f"picture {n}" for n in range(len(rows))])
+        return unit_vectors(torch.cat(rows).numpy(), [f"image {n}" for n in range(len(rows))])
 
     @property
     def takes_texts(self) -> bool:
@@ -177,10 +177,10 @@ class Searcher:
         from guie.evaluation.text import TextEncoder
 
         if not text.strip():
-            raise UserError("the text is empty; describe what the picture shows")
+            raise UserError("the text is empty; describe what the image shows")
         model = self.open_model().model
         if model is None:
-            raise UserError(f"{self._word}: a submission takes only images; query with a picture")
+            raise UserError(f"{self._word}: a submission takes only images; query with an image")
         with self._lock:
             if self._encoder is None:
                 self._encoder = TextEncoder(model)
@@ -379,7 +379,7 @@ def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:
     left, top, right, bottom = box
     if not (0 <= left < right <= picture.width and 0 <= top < bottom <= picture.height):
         raise UserError(
-            f"box {','.join(map(str, box))}: is not in the picture of {picture.width} x {picture.height};"
+            f"box {','.join(map(str, box))}: is not in the image of {picture.width} x {picture.height};"
             " it is left,top,right,bottom in pixels"
         )
     return picture.crop(box)

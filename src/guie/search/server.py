@@ -82,7 +82,7 @@ class Queries:
         """Return the query. Raises UserError if the token is unknown or was dropped."""
         with self._lock:
             if token not in self._kept:
-                raise UserError("that query is no longer known; send the picture again")
+                raise UserError("that query is no longer known; send the image again")
             self._kept.move_to_end(token)
             return self._kept[token]
 
@@ -100,7 +100,7 @@ def serve_page(searcher: Searcher, host: str, port: int, names: Collection[str])
     everywhere = host in ANY_ADDRESS
     if host not in LOOPBACK:
         print(
-            f"warning: anyone who can reach {host}:{port} sees the pictures of this index. Open the"
+            f"warning: anyone who can reach {host}:{port} sees the images of this index. Open the"
             f" page with {'an IP address of this machine' if everywhere else host}; for other names add"
             " --allow-host NAME",
             file=sys.stderr,
@@ -159,7 +159,7 @@ def _guard(app: Flask, hosts: Collection[str], any_address: bool) -> None:
     def _refused(error: HTTPException) -> tuple[Response, int]:
         words = error.description or "refused"
         if error.code == 413:
-            words = f"the picture is larger than {MOST_BYTES >> 20} MB"
+            words = f"the image is larger than {MOST_BYTES >> 20} MB"
         return jsonify(error=words), error.code or 500
 
     @app.errorhandler(UserError)
@@ -192,7 +192,7 @@ def _show(app: Flask, searcher: Searcher) -> None:
     @app.get("/picture/<name>")  # not <int:row>, which fails on thousands of digits
     def picture(name: str) -> Response:
         if whole_number(name) is None:
-            abort(404, "a picture's name must be its row number")
+            abort(404, "an image's name must be its row number")
         row = _row(searcher.index, name)
         side_px = request.args.get("side", SIDES_PX[0], int)
         if side_px not in SIDES_PX:
@@ -218,7 +218,7 @@ def _answer(app: Flask, searcher: Searcher) -> None:
     @app.post("/search")
     def search() -> dict[str, Any]:
         if "picture" not in request.files:
-            raise UserError("the request has no picture")
+            raise UserError("the request has no image")
         began = time.perf_counter()
         box = request.form.get("box")
         corners = corners_of(box) if box else None
@@ -271,7 +271,7 @@ def _refuse_many_pixels(sent: bytes) -> None:
             width, height = image.size
     if width * height > MOST_PIXELS:
         raise UserError(
-            f"the picture has {width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are allowed; send a"
+            f"the image has {width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are allowed; send a"
             " smaller copy"
         )
 
@@ -281,7 +281,7 @@ def _row(index: Index, text: str) -> int:
     if row is None or row >= index.facts.pictures:
         count = index.facts.pictures
         raise UserError(
-            f"row {text[:40]}: must be 0 to {count - 1:,}; the index has {count:,} pictures"
+            f"row {text[:40]}: must be 0 to {count - 1:,}; the index has {count:,} images"
         )
     return row
 
@@ -291,7 +291,7 @@ def _file(index: Index, row: int) -> Path:
     root = os.path.realpath(index.facts.root)
     file = os.path.realpath(os.path.join(root, index.files["image_path"].iloc[row]))
     if os.path.commonpath([root, file]) != root:
-        raise UserError("that picture is a link that leaves the folder")
+        raise UserError("that image is a link that leaves the folder")
     return Path(file)
 
 

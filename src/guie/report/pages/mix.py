@@ -163,15 +163,15 @@ OF_ONE = 3  # pairs of linked pictures, so that one placeholder does not fill th
 ABOUT = {
     "placeholder": (
         "Placeholders",
-        "One picture with so many labels that it is evidence for none of them.",
+        "One image with so many labels that none of them can be trusted.",
     ),
     "leak": (
         "Leaks",
         "A training image that is a copy of a validation or test image of the mix.",
     ),
-    "conflict": ("Label conflicts", "One picture with labels that have no class in common."),
-    "exact duplicate": ("Exact duplicates", "Pictures with the same pixels once decoded."),
-    "near duplicate": ("Near-duplicates", "Copies of one picture within a class."),
+    "conflict": ("Label conflicts", "One image with labels that have no class in common."),
+    "exact duplicate": ("Exact duplicates", "Images with the same pixels after decoding."),
+    "near duplicate": ("Near-duplicates", "Copies of one image within a class."),
     "outlier": (
         "Outliers",
         "Training images far from their class, next to the most typical image of that class.",

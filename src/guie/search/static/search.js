@@ -71,8 +71,8 @@ function again() {
 
 function show({ hits, seconds }) {
   at("hits").replaceChildren(...hits.map(card));
-  const found = hits.length === 1 ? "1 picture" : `${hits.length} pictures`;
-  say(hits.length ? `${found} in ${(1000 * seconds).toFixed(0)} ms. Click one to search on.` : "Nothing found.");
+  const found = hits.length === 1 ? "1 image" : `${hits.length} images`;
+  say(hits.length ? `${found} in ${(1000 * seconds).toFixed(0)} ms. Click one to search with it.` : "Nothing found.");
 }
 
 function card(hit) {
@@ -109,7 +109,7 @@ function card(hit) {
   return item;
 }
 
-// The part of a picture that is nearest to the query, in shares of its sides
+// The part of an image that is nearest to the query, in shares of its sides
 function part([left, top, right, bottom]) {
   const box = document.createElement("span");
   box.className = "part";
@@ -129,7 +129,7 @@ function searchOn(hit) {
 function take(file) {
   if (!file) return;
   if (!file.type.startsWith("image/")) {
-    say(`${file.name || "That"} is no picture.`, true);
+    say(`${file.name || "The file"} is not an image.`, true);
     return;
   }
   state.picture = file;
@@ -241,8 +241,8 @@ at("k").addEventListener("change", again);
 at("texts").addEventListener("submit", sendText);
 
 fetch("/about").then(answer).then((about) => {
-  at("about").textContent = `${about.pictures.toLocaleString()} pictures of ${about.source}, by ${about.model}`;
-  at("sure").textContent = `Bars: ${about.sure}.`;
+  at("about").textContent = `${about.pictures.toLocaleString()} images of ${about.source}, by ${about.model}`;
+  at("sure").textContent = `Confidence (bars): ${about.sure}.`;
   at("domains").replaceChildren(...about.domains.map((name) => Object.assign(document.createElement("option"), { value: name })));
   at("domain").hidden = !about.domains.length;
   at("texts").hidden = !about.texts;
