@@ -173,9 +173,8 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
         for entry in tar:
             yield of_tar(entry), partial(_content, tar, entry)
         refuse_cut_short(tar)
-        while tar.fileobj.read(
-            DRAIN_BYTES
-        ):  # the checksum is only compared at the end of the stream
+        # The checksum is only compared at the end of the stream
+        while tar.fileobj.read(DRAIN_BYTES):
             pass
 
 

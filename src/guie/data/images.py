@@ -42,19 +42,10 @@ REDUCTIONS = {
 # A file server that restarts is away for seconds; a file that is gone costs the same wait, once.
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 
-# Accepted formats, whatever a file's name. Other Pillow readers start programs (EPS) or are rarely
-# reviewed.
-FOREIGN = (
-    "JPEG",
-    "MPO",
-    "PNG",
-    "WEBP",
-    "GIF",
-    "BMP",
-    "TIFF",
-    "AVIF",
-)  # for bytes received from others
-FORMATS = (*FOREIGN, "PPM", "JPEG2000")  # for files
+# Accepted formats of bytes received from others, and of files, whatever a file's name. Other Pillow
+# readers start programs (EPS) or are rarely reviewed.
+FOREIGN = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+FORMATS = (*FOREIGN, "PPM", "JPEG2000")
 
 PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
 

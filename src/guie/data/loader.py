@@ -138,9 +138,8 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
             f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
         ) from error
     if fault:
-        del (
-            batches
-        )  # ends the workers; kept alive by a traceback, they would wait for their time-out
+        # Ends the workers; kept alive by a traceback, they would wait for their time-out
+        del batches
         raise fault
 
 

@@ -312,9 +312,8 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         rows = _compared(model, answer, target)
         data = folder / f"{target.name}.data"
         data.unlink(missing_ok=True)
-        for file in sorted(
-            Path(scratch).iterdir(), reverse=True
-        ):  # the .data file before the file that references it
+        # The .data file before the file that references it
+        for file in sorted(Path(scratch).iterdir(), reverse=True):
             os.replace(file, folder / file.name)
     return {
         "format": kind,

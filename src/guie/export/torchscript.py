@@ -105,9 +105,8 @@ def _portable_attention(
     **other: Any,
 ) -> Tensor:
     """Return softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, equation 1)."""
-    if (
-        dropout_p or is_causal or any(other.values())
-    ):  # unused by image encoders; `check_operators` reports it
+    # Unused by image encoders; `check_operators` reports it
+    if dropout_p or is_causal or any(other.values()):
         return _attention(
             query_BND, key_BMD, value_BMD, attn_mask, dropout_p, is_causal, scale=scale, **other
         )

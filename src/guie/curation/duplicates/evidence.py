@@ -178,9 +178,8 @@ def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
         return 1 / exponent - whole / np.expm1(exponent * whole) - mean_log
 
     low, high = LEAST, 100.0
-    if (
-        excess(low) <= 0
-    ):  # small differences are as frequent as large ones, or more: the flattest tail
+    # Small differences are as frequent as large ones, or more: the flattest tail
+    if excess(low) <= 0:
         return low
     found = float(brentq(excess, low, high)) if excess(high) < 0 else high
     information = found**-2 - (whole / (2 * np.sinh(found * whole / 2))) ** 2

@@ -76,9 +76,8 @@ def _by_parts(
         if limit < 0:
             continue
         order, known_order = (np.argsort(side[:, part], kind="stable") for side in words)
-        first = np.roll(
-            np.arange(BITS // 8), -part * PART_BITS // 8
-        )  # the table takes the first bits
+        # The table takes the first bits
+        first = np.roll(np.arange(BITS // 8), -part * PART_BITS // 8)
         index = faiss.IndexBinaryHash(BITS, PART_BITS)
         index.nflip = limit
         index.add(np.ascontiguousarray(known[known_order][:, first]))

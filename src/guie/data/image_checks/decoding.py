@@ -83,9 +83,8 @@ def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
     in_shard_N, size_N, time_N = states_in_shards(files)
     loose = np.flatnonzero(~in_shard_N)
     parts = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
-    with ThreadPoolExecutor(
-        STAT_THREADS
-    ) as pool:  # a network disk takes milliseconds for each file
+    # A network disk takes milliseconds for each file
+    with ThreadPoolExecutor(STAT_THREADS) as pool:
         answers = pool.map(lambda part: [_size_and_time(files[row]) for row in part], parts)
         for part, found in zip(parts, answers, strict=True):
             size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T

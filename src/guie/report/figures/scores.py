@@ -289,9 +289,8 @@ def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
         rate, part = table[key], key.removeprefix("lr_")
         _line(axes, rate.where(rate > 0), colors[key], label=part, linestyle=dash)
     top = table[keys].max().max()
-    axes.set_ylim(
-        1e-4 * top, 2 * top
-    )  # else the last steps of a cosine schedule would compress the rest
+    # Else the last steps of a cosine schedule would compress the rest
+    axes.set_ylim(1e-4 * top, 2 * top)
     axes.legend(fontsize=8, frameon=False)
 
 
