@@ -161,7 +161,7 @@ def test_a_mean_over_domains_of_one_class_each_has_no_interval() -> None:
         found = report["parts"]["merged"]["intervals"]
         assert ("r_at_1" in found["mean"]) == has_interval and "r_at_1" in found["pooled"]
         assert (
-            "of 20 draws" in reports_table([protocol_of("uned")], [report], True)
+            "by 20 bootstrap samples" in reports_table([protocol_of("uned")], [report], True)
         ) == has_interval
 
 
