@@ -249,7 +249,7 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
     if the file system has no locks, and if the file is not a lock file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
         try:
             free = _taken(file, wait_s)
