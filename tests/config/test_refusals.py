@@ -287,5 +287,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
 
 def test_a_stage_of_a_config_without_stages_is_not_set(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("train: {epochs: 2}\n")
-    with pytest.raises(UserError, match=r"--set stages.0.epochs=1: stages: .* such as train.epochs"):
+    with pytest.raises(
+        UserError, match=r"--set stages.0.epochs=1: stages: .* such as train.epochs"
+    ):
         load_config(tmp_path / "c.yaml", RunConfig, ["stages.0.epochs=1"])
