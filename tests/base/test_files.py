@@ -366,3 +366,6 @@ def test_a_result_never_replaces_another_or_what_it_is_made_of(tmp_path: Path) -
             refuse_replacing(results, made_of)
     with pytest.raises(UserError, match="is a folder; name a file"):
         refuse_replacing([tmp_path], [])
+    a.write_text("mine")
+    with pytest.raises(UserError, match="a: needed as a folder, but is a file"):
+        refuse_replacing([a / "b" / "c"], [])

@@ -189,6 +189,13 @@ def test_a_run_does_not_overwrite_what_it_begins_with(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").exists()
 
 
+def test_a_file_in_place_of_the_checkpoints_is_refused(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    holding(folder, ["checkpoints"])
+    with pytest.raises(UserError, match="t/checkpoints: needed as a folder; move the file"):
+        open_run(config(tmp_path), resume=True, overwrite=False)
+
+
 @pytest.mark.parametrize("theirs", ["dropped_by_hand.csv", "dropped.csv/photo.jpg"])
 def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Path) -> None:
     folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
@@ -274,7 +281,7 @@ def test_a_damaged_log_is_named_and_kept(line: bytes, tmp_path: Path) -> None:
 def test_a_damaged_summary_or_record_is_named(text: bytes, tmp_path: Path) -> None:
     for name, read in (("summary.json", read_summary), ("record.json", read_record)):
         (tmp_path / name).write_bytes(text)
-        with pytest.raises(UserError, match=f"{name}: damaged; re"):
+        with pytest.raises(UserError, match=f"{name}: not .*; re"):
             read(tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import resource
 import subprocess
@@ -23,7 +24,15 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from guie.base.errors import UserError
-from guie.base.files import append_text, held, replacing, save_arrays, write_json, write_text
+from guie.base.files import (
+    append_text,
+    held,
+    read_json,
+    replacing,
+    save_arrays,
+    write_json,
+    write_text,
+)
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
 from guie.config.training import FREE
@@ -52,21 +61,18 @@ def begin_record(folder: Path) -> None:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Return what `begin_record` wrote to the folder. Raises UserError if that is damaged."""
-    path = folder / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if {"command", "packages"} <= record.keys():
-            return record
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    raise UserError(f"{path}: damaged; restore it, or choose another name")
+    path, remedy = folder / RECORD, "restore it, or choose another name"
+    record = read_json(path, remedy)
+    if not {"command", "packages"} <= record.keys():
+        raise UserError(f"{path}: not the record of a run; {remedy}")
+    return record
 
 
 def is_recorded(folder: Path) -> bool:
     """Whether `begin_record` has written to the folder."""
     try:
         return bool(read_record(folder))
-    except (OSError, UserError):  # missing, or written by another program
+    except UserError:  # missing, or written by another program
         return False
 
 
@@ -215,6 +221,8 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     refuse_foreign(folder)
     if any((folder / name).exists() for name in FILES):
         raise UserError(f"{folder}: holds an ensemble; choose another name, or --overwrite it")
+    if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
+        raise UserError(f"{folder / FOLDER}: needed as a folder; move the file")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False
@@ -368,12 +376,12 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read `summary.json` of a finished run or ensemble. Raises UserError if it is damaged."""
-    path = folder / SUMMARY
+    path, remedy = folder / SUMMARY, "remove it, and run train.py with --resume"
+    summary = read_json(path, remedy)
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
         best_score_text(summary)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{path}: damaged; remove it, and run train.py with --resume") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not the summary of a run; {remedy}") from None
     return summary
 
 
