@@ -31,7 +31,7 @@ from pathlib import Path
 
 from guie.base import arguments
 from guie.base.errors import run
-from guie.base.files import quoted, shown
+from guie.base.files import quoted, refuse_no_folder, shown
 from guie.base.processes import usable_cores
 from guie.config import MixConfig, load_config
 
@@ -41,6 +41,8 @@ NAMED = 5  # images left out of an index that are printed
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what the arguments name. Raises UserError for invalid input."""
     args = parse_args(argv)
+    if args.shards:
+        refuse_no_folder(args.shards)
     if args.list:
         from guie.data.datasets.finding import listing
 
@@ -79,11 +81,12 @@ def curate_mix(args: argparse.Namespace) -> None:
     import train
     from guie.curation import summary
     from guie.curation.mix import curate
-    from guie.curation.pipeline import refuse_overwriting
+    from guie.curation.pipeline import refuse_outside, refuse_overwriting
     from guie.data.datasets.finding import with_path
     from guie.data.manifest import save_manifest
 
     config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
+    refuse_outside(config)
     if args.shard:
         from guie.curation.shard import compute_shard
 

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if args.manifest:
         describe(folder, args.manifest, args.split, args.root, images=not args.no_images)
-    if args.user:
+    if args.user is not None:
         prepare_upload(folder, args.user, args.slug)
     enter_log(folder, args.log or folder.resolve().parent / "log.csv", args.leaderboard)
 

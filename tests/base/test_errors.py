@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 from torch import distributed
 
@@ -34,3 +38,19 @@ def test_one_process_reports_what_all_of_them_find(
         errors.run(failing)
     assert left.value.code == 2
     assert capsys.readouterr().err == "error: run.yaml: seed: must be a number\n" * lines
+
+
+def test_a_second_interrupt_ends_the_exit_without_a_traceback() -> None:
+    script = """
+import atexit, os, signal
+
+from guie.base import errors
+
+def main(argv):
+    raise KeyboardInterrupt
+
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+errors.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")

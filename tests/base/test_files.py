@@ -319,11 +319,12 @@ def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
         path.write_text(content)
         with held(path, "taken", "wait"):
             pass
-    path.write_text("my notes\n")
-    with pytest.raises(UserError, match="lock: needed as a lock file, but holds other content"):
-        with held(path, "taken", "wait"):
-            pass
-    assert path.read_text() == "my notes\n"
+    for content in (b"my notes\n", b"caf\xe9"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="lock: needed as a lock file, but holds other content"):
+            with held(path, "taken", "wait"):
+                pass
+        assert path.read_bytes() == content
 
 
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -365,3 +366,6 @@ def test_a_result_never_replaces_another_or_what_it_is_made_of(tmp_path: Path) -
             refuse_replacing(results, made_of)
     with pytest.raises(UserError, match="is a folder; name a file"):
         refuse_replacing([tmp_path], [])
+    a.write_text("mine")
+    with pytest.raises(UserError, match="a: needed as a folder, but is a file"):
+        refuse_replacing([a / "b" / "c"], [])

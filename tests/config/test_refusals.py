@@ -283,3 +283,11 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step":')
     with pytest.raises(UserError, match="metrics.jsonl: a line is not JSON"):
         read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_stage_of_a_config_without_stages_is_not_set(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("train: {epochs: 2}\n")
+    with pytest.raises(
+        UserError, match=r"--set stages.0.epochs=1: stages: .* such as train.epochs"
+    ):
+        load_config(tmp_path / "c.yaml", RunConfig, ["stages.0.epochs=1"])

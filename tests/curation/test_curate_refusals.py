@@ -11,6 +11,7 @@ from curate_runs import REPOSITORY, draw_folder, folder, run, write_manifest
 
 import curate
 from guie.base.errors import UserError
+from guie.curation import pipeline
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,37 @@ def test_refusals_name_the_fault_and_write_nothing(place, change, fault):
     assert fault in str(caught.value)
     after = {path.name for path in Path("input").iterdir()}
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "fault"),
+    [
+        ({"sources": [folder(), folder(path="elsewhere")]}, [], "elsewhere: is outside the mix's"),
+        (
+            {"sources": [folder(), {"kind": "manifest", "path": "elsewhere/m.csv"}]},
+            [],
+            "elsewhere: is outside the mix's",
+        ),
+        (
+            {"sources": [folder()], "out": "input/file/mix.csv", "root": "input"},
+            [],
+            "input/file: needed",
+        ),
+        ({"sources": [folder()]}, ["--shards", "input/file"], "input/file: needed as a folder"),
+        (
+            {"sources": [folder()]},
+            ["--shards", "input/file/shards"],
+            "input/file: needed as a folder",
+        ),
+    ],
+)
+def test_places_are_refused_before_a_source_is_read(place, change, words, fault, monkeypatch):
+    Path("input/file").write_text("mine")
+    draw_folder(place / "elsewhere", {"bus": 1})
+    (place / "elsewhere/m.csv").write_text("")
+    monkeypatch.setattr(pipeline, "read_one", None)
+    with pytest.raises(UserError, match=fault):
+        run(change, *words)
 
 
 def test_refusals_of_manifests(place):

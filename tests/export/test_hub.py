@@ -165,8 +165,8 @@ def test_a_dry_run_lists_what_would_go_and_asks_nobody(
     assert [name for name, _ in listing(out, "me/tiny")] == names
     assert json.loads((out / "config.json").read_text())["architecture"] == "vit_tiny_patch16_224"
     for wrong in ("tiny", "me/ti ny", "a/b/c"):
-        with pytest.raises(UserError, match="--push"):
-            listing(out, wrong)
+        with pytest.raises(UserError, match="--push"):  # before it looks for a run
+            to_hub(tmp_path / "nowhere", out, "--push", wrong)
 
 
 def test_files_that_no_export_wrote_are_kept(tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ def test_another_archive_than_the_exported_one_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--user", "Me!"), ("--user", "me", "--slug", "x"), ("--leaderboard", "61.2")]
+    "words",
+    [("--user", "Me!"), ("--user", ""), ("--user", "me", "--slug", "x"), ("--leaderboard", "61.2")],
 )
 def test_names_and_scores_that_cannot_be_are_refused(words: tuple[str, ...], folder: Path) -> None:
     with pytest.raises(UserError):

@@ -24,7 +24,7 @@ from scorer import wire
 from scorer.errors import UserError, Violation
 from scorer.isolated import limits, measuring
 from scorer.isolated.limits import Binding
-from scorer.process import Allowance, ModelProcess, SandboxedModel
+from scorer.process import Allowance, ModelProcess, SandboxedModel, Server
 
 LINUX_LIMITS = {
     *("network", "memory", "files", "threads", "reads", "writes", "time_per_image", "time")
@@ -204,6 +204,17 @@ def test_a_process_ends_with_the_one_that_started_it(opened):
     with pytest.raises(UserError, match="the process that starts models ended, usually for lack"):
         process.end()
     assert ask(opened(MeanColour()))[0].count == 48  # another one is started
+
+
+def test_a_scorer_that_ends_during_a_request_leaves_no_traceback(tmp_path, capfd):
+    alone, (ours, theirs) = Server(), socket.socketpair()
+    request = {"model": "", "scratch": str(tmp_path), "memory_bytes": 2**30, "threads": 1}
+    with ours, theirs, tempfile.TemporaryFile() as errors:
+        lines = [theirs.fileno(), errors.fileno()]
+        socket.send_fds(alone.control, [json.dumps(request).encode()], lines)
+        alone.control.close()
+        assert alone.process.wait(60) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_that_is_killed_is_a_verdict(opened):

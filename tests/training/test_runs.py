@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from accelerate import Accelerator
 
 from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, config_from
 from guie.config.ensemble import ComposeConfig
 from guie.training.run_folder import (
+    RunLog,
     add_to_record,
     check_images,
     check_weights,
@@ -22,6 +24,8 @@ from guie.training.run_folder import (
     keep_images,
     locked,
     open_run,
+    read_record,
+    read_summary,
 )
 
 
@@ -185,6 +189,13 @@ def test_a_run_does_not_overwrite_what_it_begins_with(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").exists()
 
 
+def test_a_file_in_place_of_the_checkpoints_is_refused(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    holding(folder, ["checkpoints"])
+    with pytest.raises(UserError, match="t/checkpoints: needed as a folder; move the file"):
+        open_run(config(tmp_path), resume=True, overwrite=False)
+
+
 @pytest.mark.parametrize("theirs", ["dropped_by_hand.csv", "dropped.csv/photo.jpg"])
 def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Path) -> None:
     folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
@@ -256,6 +267,28 @@ def test_a_damaged_list_of_images_is_told_with_its_remedy(tmp_path: Path) -> Non
     (tmp_path / "images.npz").write_bytes(b"PK")
     with pytest.raises(UserError, match=r"images.npz: damaged; remove it"):
         check_images(tmp_path, states())
+
+
+@pytest.mark.parametrize("line", [b'{"loss": 1}', b'{"step": "1"}', b"hello}", b'{"step": "\xe9"}'])
+def test_a_damaged_log_is_named_and_kept(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(UserError, match="metrics.jsonl: a line is not JSON with a step .*repair"):
+        RunLog(tmp_path, Accelerator(cpu=True), 1)
+    assert line in (tmp_path / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"best": 1}', b"\xff"])
+def test_a_damaged_summary_or_record_is_named(text: bytes, tmp_path: Path) -> None:
+    for name, read in (("summary.json", read_summary), ("record.json", read_record)):
+        (tmp_path / name).write_bytes(text)
+        with pytest.raises(UserError, match=f"{name}: not .*; re"):
+            read(tmp_path)
+
+
+def test_a_damaged_class_list_is_named(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(UserError, match="classes.txt: damaged, it is not UTF-8; restore it"):
+        keep_classes(tmp_path, ["cafe"])
 
 
 def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None:

@@ -110,6 +110,23 @@ def test_val_queries_without_a_positive_are_refused_before_the_first_step(
     assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("stage", [{}, {"domains": ["toys"]}])
+def test_a_loss_on_one_class_is_refused(
+    stage: dict, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    """Its softmax would be 0 at every step."""
+    table = pd.read_csv(mix)
+    first = table[(table["split"] == "train") & (table["domain"] == "toys")]["label"].iloc[0]
+    others = table["domain"] != "toys" if stage else False
+    kept = (table["split"] != "train") | (table["label"] == first) | others
+    table[kept].to_csv(tmp_path / "m.csv", index=False)
+    stages = [{"epochs": 1, "lr": {"head": 1e-3, "classes": 1e-2}} | stage]
+    root = toy_manifest.parent
+    config = write_config(tmp_path / "c.yaml", tmp_path / "m.csv", root, stages=stages)
+    with pytest.raises(UserError, match="m.csv: stage train trains on one class, .* add classes"):
+        train.main(["--config", str(config)])
+
+
 @pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e400", "soon"])
 def test_a_time_that_never_comes_is_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="^2$"):

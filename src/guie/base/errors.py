@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -57,6 +58,9 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
             _say(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # the next one ends the exit without a traceback
         _say("interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `| head`, has exited

@@ -66,7 +66,17 @@ def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Pat
             raise UserError(f"{result}: would replace {taken[place]}; write it elsewhere")
         if os.path.isdir(place):
             raise UserError(f"{result}: is a folder; name a file")
+        refuse_no_folder(Path(place).parent)
         taken[place] = result
+
+
+def refuse_no_folder(folder: Path) -> None:
+    """Raise UserError if a folder does not exist and cannot be made, or if it cannot be written to."""
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{nearest}: needed as a folder, but is a file; write elsewhere")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{nearest}: cannot be written to; write elsewhere")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -249,7 +259,7 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
     if the file system has no locks, and if the file is not a lock file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
         try:
             free = _taken(file, wait_s)

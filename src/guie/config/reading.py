@@ -92,7 +92,7 @@ def _name(*written: SourcedValue) -> Any:
 def apply_defaults(values: SourcedValue, block: str, to: str) -> SourcedValue:
     """Merge every entry of the list `to` over the block; without entries the block is the only one.
 
-    Raises UserError if the block is not a mapping.
+    Raises UserError if the block is not a mapping, or `to` is not a list.
     """
     common = values.get(block)
     if common is None:
@@ -108,6 +108,11 @@ def apply_defaults(values: SourcedValue, block: str, to: str) -> SourcedValue:
     elif isinstance(entries.value, list):
         filled = [merged(common, e) if isinstance(e.value, dict) else e for e in entries.value]
         entries = replace(entries, value=filled)
+    else:
+        raise UserError(
+            f"{entries.description()}: must be a list; if {block} is the only stage, set"
+            f" keys of {block}, such as {block}.epochs"
+        )
     return replace(values, value={**rest, to: entries})
 
 

@@ -19,12 +19,14 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.base.files import refuse_no_folder
 from guie.config import MixConfig
 from guie.config.data import (
     ClipConfig,
     DatasetSource,
     DomainShares,
     FolderSource,
+    ManifestSource,
     ProxyEvaluatorConfig,
     PseudoLabelConfig,
     Source,
@@ -252,8 +254,27 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
     return cap_large(rows, most, config.seed)
 
 
+def refuse_outside(config: MixConfig) -> None:
+    """Raise UserError if a source is outside the mix's root, before any is drawn or read.
+
+    An archive and an index of shards have roots that reading them finds.
+    """
+    for source in config.sources:
+        assert source.path is not None  # `with_path` has found it
+        path = Path(source.path)
+        if isinstance(source, ManifestSource):
+            if source.root or (path.suffix == ".csv" and path.is_file()):
+                prefix_of(Path(source.root or path.parent), config.image_root)
+        elif isinstance(source, ToySource) or path.is_dir():
+            prefix_of(path, config.image_root)
+
+
 def refuse_overwriting(config: MixConfig) -> None:
-    """Raise UserError if `out` is a source, or a manifest or sidecar that curate.py did not write."""
+    """Raise UserError if `out` is a source, or a manifest or sidecar that curate.py did not write.
+
+    And if its folder cannot be made.
+    """
+    refuse_no_folder(Path(config.out).parent)
     for number, source in enumerate(config.sources):
         assert source.path is not None  # `with_path` has found it
         if os.path.realpath(source.path) == os.path.realpath(config.out):

@@ -105,17 +105,22 @@ def _folded(norm: nn.Module, weight_DF: Tensor, bias_D: Tensor | None) -> Map:
     return weight_DF * scale_F, bias if bias_D is None else bias + bias_D
 
 
-def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
-    """Return (name, bytes) of each file to upload to OWNER/NAME; other files in the folder are left out.
-
-    Raises UserError for a name that the hub does not accept.
-    """
+def check_repository(repository: str) -> None:
+    """Raise UserError for a name of a repository that the hub does not accept."""
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
         raise UserError(f"--push {repository}: {str(error).splitlines()[0]}") from None
     if repository.count("/") != 1:
         raise UserError(f"--push {repository}: must be OWNER/NAME")
+
+
+def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
+    """Return (name, bytes) of each file to upload to OWNER/NAME; other files in the folder are left out.
+
+    Raises as `check_repository`.
+    """
+    check_repository(repository)
     layouts = [kind.hub for kind in BACKBONES.values() if kind.hub]
     names = {CARD, HEAD, *(name for hub in layouts for name in (hub.config, hub.weights))}
     files = [folder / name for name in sorted(names)]

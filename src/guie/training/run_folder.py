@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import resource
 import subprocess
@@ -23,7 +24,15 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from guie.base.errors import UserError
-from guie.base.files import append_text, held, replacing, save_arrays, write_json, write_text
+from guie.base.files import (
+    append_text,
+    held,
+    read_json,
+    replacing,
+    save_arrays,
+    write_json,
+    write_text,
+)
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
 from guie.config.training import FREE
@@ -32,6 +41,8 @@ from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 METRICS_FILE = "metrics.jsonl"
+RECORD = "record.json"
+SHOWN_BYTES = 50  # of a damaged line
 VAL = "val_r_at_1"  # key that marks a validation's line
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
@@ -45,16 +56,24 @@ def begin_record(folder: Path) -> None:
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "machine": platform.machine(),
     }
-    write_json(folder / "record.json", record)
+    write_json(folder / RECORD, record)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what `begin_record` wrote to the folder. Raises UserError if that is damaged."""
+    path, remedy = folder / RECORD, "restore it, or choose another name"
+    record = read_json(path, remedy)
+    if not {"command", "packages"} <= record.keys():
+        raise UserError(f"{path}: not the record of a run; {remedy}")
+    return record
 
 
 def is_recorded(folder: Path) -> bool:
     """Whether `begin_record` has written to the folder."""
     try:
-        record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # missing, or written by another program
+        return bool(read_record(folder))
+    except UserError:  # missing, or written by another program
         return False
-    return isinstance(record, dict) and {"command", "packages"} <= record.keys()
 
 
 def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
@@ -116,23 +135,28 @@ class RunLog:
         self.accelerator.log(dict(values), step=step)
 
     def _rewind(self, step: int, unscored: bool) -> None:
-        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
+        lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
         # A kill or a full disk may have truncated the last line.
-        written = [(line, json.loads(line)) for line in lines if line.endswith("}")]
+        written = [(line, _parse(self.path, line)) for line in lines if line.endswith(b"}")]
         again = (step, True) if unscored else (step + 1, False)
         kept = [line for line, values in written if (values["step"], VAL in values) < again]
-        write_text(self.path, "".join(line + "\n" for line in kept))
+        write_text(self.path, "".join(line.decode() + "\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a `metrics.jsonl`. Raises UserError if one is damaged."""
-    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    return [_parse(path, line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def _parse(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        return [json.loads(line) for line in lines if line]
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}: a line is not JSON ({error.doc[:50]!r}); repair or remove it"
-        ) from None
+        values = json.loads(line.decode())
+        if isinstance(values["step"], int):
+            return values
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    shown = line[:SHOWN_BYTES].decode(errors="replace")
+    raise UserError(f"{path}: a line is not JSON with a step ({shown!r}); repair or remove it")
 
 
 def device_name(device: torch.device) -> str:
@@ -160,7 +184,7 @@ SUMMARY = "summary.json"  # written last: it marks a finished run
 UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
 # What a run writes before its first step
 FIRST = (
-    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", "record.json"),
+    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", RECORD),
     *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
 )
 # What runs and ensembles write
@@ -197,6 +221,8 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     refuse_foreign(folder)
     if any((folder / name).exists() for name in FILES):
         raise UserError(f"{folder}: holds an ensemble; choose another name, or --overwrite it")
+    if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
+        raise UserError(f"{folder / FOLDER}: needed as a folder; move the file")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False
@@ -247,9 +273,16 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
 def read_classes(folder: Path) -> list[str]:
     """Return the labels that `keep_classes` wrote, by id.
 
-    Only a line feed ends a line: labels of old runs may contain other line breaks.
+    Only a line feed ends a line: labels of old runs may contain other line breaks. Raises UserError if
+    the file is damaged.
     """
-    text = (folder / CLASSES).read_bytes().decode("utf-8")
+    path = folder / CLASSES
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path}: damaged, it is not UTF-8; restore it, or train the run again"
+        ) from None
     return text.removesuffix("\n").split("\n")
 
 
@@ -277,14 +310,13 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
 
 
 def add_to_record(folder: Path, **more: Any) -> None:
-    """Add entries to `record.json`."""
-    path = folder / "record.json"
-    write_json(path, json.loads(path.read_text(encoding="utf-8")) | more)
+    """Add entries to `record.json`. Raises as `read_record`."""
+    write_json(folder / RECORD, read_record(folder) | more)
 
 
 def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
     """Raise UserError if the pretrained weights that retention compares with have changed."""
-    known = json.loads((folder / "record.json").read_text(encoding="utf-8")).get("weights")
+    known = read_record(folder).get("weights")
     if known and known["sha256"] != (weights or {}).get("sha256"):
         raise UserError(
             f"{folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the file has"
@@ -320,7 +352,7 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
             sizes_differ, times_differ = (known[key] != states[key].to_numpy() for key in STATE)
             first = int((sizes_differ if sizes_differ.any() else times_differ).argmax())
             before = int(known["size_bytes"][first])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         raise UserError(f"{file}: damaged; remove it to resume without comparing images") from None
     changed = int((sizes_differ | times_differ).sum())
     if not changed:
@@ -343,8 +375,14 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read `summary.json` of a finished run."""
-    return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    """Read `summary.json` of a finished run or ensemble. Raises UserError if it is damaged."""
+    path, remedy = folder / SUMMARY, "remove it, and run train.py with --resume"
+    summary = read_json(path, remedy)
+    try:
+        best_score_text(summary)
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not the summary of a run; {remedy}") from None
+    return summary
 
 
 def best_score_text(summary: dict[str, Any]) -> str:
@@ -415,7 +453,7 @@ def _empty(folder: Path) -> None:
             checkpoints.rmdir()
     (folder / SUMMARY).unlink(missing_ok=True)
     for path in sorted(folder.glob("*"), key=lambda path: path.name in ("config.yaml", *FILES)):
-        kept = path.name in (LOCK, "record.json") or _is_folder(path)
+        kept = path.name in (LOCK, RECORD) or _is_folder(path)
         if _is_of(path, WRITTEN) and not kept:
             path.unlink()
 

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,4 +201,5 @@ def lacks_memory(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    with suppress(BrokenPipeError, ConnectionResetError):  # the scorer ended during a request
+        main(int(sys.argv[1]))
