@@ -58,9 +58,8 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
             _say(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # the next one ends the exit without a traceback
+        # The next one ends the exit without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         _say("interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, such as `| head`, has exited
