@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from guie.evaluation.rerank import local
 from guie.evaluation.rerank.local import DEPTH, WEIGHT, consistent_shares, reordered
 from guie.evaluation.rerank.reranker import Reranker
 from guie.models import open_model
+from guie.report import scoring
 from guie.search import open_index
 from some_pictures import folder_of, indexed
 from tiny_runs import tiny_run
@@ -133,6 +135,21 @@ def test_validation_and_search_re_rank_alike(place: Path) -> None:
     means = right.groupby(files["domain"]).mean()
     report = json.loads((place / "r.json").read_text())["domains"]
     assert {name: report[name]["r_at_1"] for name in means.index} == means.to_dict()
+
+
+def test_blocks_of_a_killed_search_are_of_the_same_weights(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+    monkeypatch.setattr(scoring, "search_together", lambda *given, key, **_: keys.append(key))
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
+    words += ["--rerank", "local", "--model", str(run), "--out", str(tmp_path / "r.json")]
+    validate.main(words)
+    validate.main(words)
+    tiny_run(run, moved=0.1)  # trained again in place
+    validate.main(words)
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_picture_is_re_ranked_by_its_patches(place: Path) -> None:

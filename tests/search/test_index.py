@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     assert changes.unreadable["image_path"].tolist() == ["left/broken.png"]
     assert "left/broken.png" in (out / "dropped.csv").read_text()
     assert pictures_of(pictures).skipped["no image by its extension (.txt)"] == 1
-    before = read_index(out).vectors()[:].copy()
+    before = read_index(out).vectors_ND[:].copy()
 
     (pictures / "left" / "broken.png").unlink()
     (pictures / "right" / "0_0.png").unlink()
@@ -50,11 +51,31 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     assert made.files["image_path"].tolist() == sorted(made.files["image_path"])
     assert not (out / PARTS).exists() and not (out / "dropped.csv").exists()
     assert [path.name for path in out.glob("g*")] == ["g2"]
-    np.testing.assert_array_equal(made.vectors()[2], before[2])  # left/1_2.png as it was
-    assert not np.array_equal(made.vectors()[0], before[0])
+    np.testing.assert_array_equal(made.vectors_ND[2], before[2])  # left/1_2.png as it was
+    assert not np.array_equal(made.vectors_ND[0], before[0])
     searcher = open_index(out)
     expected = searcher.embed([open_as_seen(pictures / path) for path in made.files["image_path"]])
-    np.testing.assert_allclose(made.vectors(), expected, atol=1e-5)
+    np.testing.assert_allclose(made.vectors_ND, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", ["index._check_files", "index._read_vectors", "engines._read"])
+def test_an_index_opens_at_the_moment_when_an_update_replaces_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
+    indexed(run, pictures, out, factory="IVF1,Flat", probes=1)
+    picture(1, 9).save(pictures / "new.png")
+    module = sys.modules[f"guie.search.{step.partition('.')[0]}"]
+    name = step.partition(".")[2]
+    read = getattr(module, name)
+
+    def updated(*given: object) -> object:
+        monkeypatch.setattr(module, name, read)
+        indexed(run, pictures, out, factory="IVF1,Flat", probes=1)
+        return read(*given)
+
+    monkeypatch.setattr(module, name, updated)
+    assert len(open_index(out).like(0, k=99)) == 8
 
 
 def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
@@ -384,5 +405,5 @@ def test_two_processes_make_the_index_of_one(run: Path, tmp_path: Path) -> None:
     two_processes.run("search", [*words, "--out", str(tmp_path / "two")])
     one, two = (read_index(tmp_path / name) for name in ("one", "two"))
     assert one.files.equals(two.files)
-    np.testing.assert_allclose(one.vectors(), two.vectors(), atol=1e-6)
+    np.testing.assert_allclose(one.vectors_ND, two.vectors_ND, atol=1e-6)
     assert one.facts.sureness == two.facts.sureness

@@ -116,7 +116,7 @@ def test_an_update_has_the_bits_of_a_new_index(run: Path, tmp_path: Path) -> Non
     assert (changes.new, changes.changed, changes.removed, changes.kept) == (1, 1, 1, 4)
     fresh, _ = indexed(run, folder, tmp_path / "fresh", regions=COUNT)
     assert updated.files.equals(fresh.files)
-    np.testing.assert_allclose(updated.vectors(), fresh.vectors(), atol=1e-6)
+    np.testing.assert_allclose(updated.vectors_ND, fresh.vectors_ND, atol=1e-6)
 
 
 def test_shards_are_merged(searcher, run: Path, tmp_path: Path) -> None:

@@ -84,14 +84,14 @@ def search(
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
 
-    reranked_by = [args.model] if args.model else []
     arrays = [array for model in models.values() for array in arrays_of(model)]
+    patches = [] if rerank.patches_TPF is None else [rerank.patches_TPF]
     search_together(
         work,
         lambda kept: share_models(protocols, models, table, kept, args.quirk, rerank),
         folder=args.out.with_name(f"{args.out.name}.parts"),
         key=key_of(
-            arrays, table, args.protocol, args.index, args.quirk, *rerank.methods, *reranked_by
+            [*arrays, *patches], table, args.protocol, args.index, args.quirk, *rerank.methods
         ),
         pairs=pairs_of(table) * len(arrays) * len(protocols),
     )

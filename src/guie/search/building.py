@@ -257,7 +257,7 @@ def _blocks(
         paths = np.repeat(path_N[here], regions)[is_new_B]
         block_BD[is_new_B] = unit_vectors(fresh[new_B[is_new_B]], paths)
         if old is not None:
-            block_BD[~is_new_B] = old.vectors()[row_B[~is_new_B]]
+            block_BD[~is_new_B] = old.vectors_ND[row_B[~is_new_B]]
         yield block_BD
 
 
@@ -358,7 +358,7 @@ def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int |
 
 
 def _shard_blocks(shard: Index) -> Iterator[np.ndarray]:
-    vectors_ND = shard.vectors()
+    vectors_ND = shard.vectors_ND
     for at in range(0, len(vectors_ND), ADDED):
         yield np.ascontiguousarray(vectors_ND[at : at + ADDED])
 

@@ -143,7 +143,7 @@ def engine_of(index: Index) -> Engine:
 
 
 def _vector_engine(index: Index) -> Engine:
-    vectors_ND = index.vectors()
+    vectors_ND = index.vectors_ND
     if index.facts.factory is None:
         return Flat(vectors_ND)
     path = index.data / FAISS

@@ -18,11 +18,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -172,11 +172,15 @@ FACTS_TYPE = TypeAdapter(Facts)
 
 @dataclass(frozen=True)
 class Index:
-    """An opened index; vectors stay on disk until they are read."""
+    """An opened index. An update that replaces its files does not change it.
+
+    Attributes: `vectors_ND`, (N R, D), memory-mapped.
+    """
 
     folder: Path
     facts: Facts
     files: pd.DataFrame
+    vectors_ND: np.ndarray
 
     @property
     def data(self) -> Path:
@@ -195,18 +199,6 @@ class Index:
             f" ({kind}{recall})"
         )
 
-    def vectors(self) -> np.ndarray:
-        """Memory-map the vectors (N R, D). Raises UserError if they do not match the rows."""
-        path = self.data / FLAT
-        try:
-            vectors_ND = _mapped(path)
-        except Exception as error:  # numpy raises almost anything on a damaged header
-            raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
-        wanted = (self.facts.pictures * self.facts.regions, self.facts.dimension)
-        if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
-            raise UserError(f"{path}: has shape {vectors_ND.shape}, not {wanted}; {REMEDY}")
-        return vectors_ND
-
 
 def recipe_hash(recipe: dict[str, Any]) -> str:
     """Return the hash that identifies the model of an index."""
@@ -222,7 +214,24 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
     Raises UserError if the index is missing or damaged.
     """
     folder = Path(folder)
-    facts = read_facts(folder)
+    return read_current(folder, lambda facts: _read_generation(folder, facts, every_byte))
+
+
+Opened = TypeVar("Opened")
+
+
+def read_current(folder: Path, read: Callable[[Facts], Opened]) -> Opened:
+    """Return what `read` returns; call it again if an update has deleted what it was reading."""
+    while True:
+        facts = read_facts(folder)
+        try:
+            return read(facts)
+        except UserError:
+            if read_facts(folder).generation == facts.generation:
+                raise
+
+
+def _read_generation(folder: Path, facts: Facts, every_byte: bool) -> Index:
     data = folder / facts.generation
     _check_files(data, facts, every_byte)
     rows = data / FILES
@@ -232,10 +241,22 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
         raise UserError(f"{rows}: {len(files)} rows, but the index has {facts.pictures}; {REMEDY}")
-    index = Index(folder, facts, files)
+    index = Index(folder, facts, files, _read_vectors(data / FLAT, facts))
     if FLAT not in facts.checksums:
         _check_finite(index, every_byte)
     return index
+
+
+def _read_vectors(path: Path, facts: Facts) -> np.ndarray:
+    """Memory-map the vectors (N R, D). Raises UserError if they do not match the rows."""
+    try:
+        vectors_ND = _mapped(path)
+    except Exception as error:  # numpy raises almost anything on a damaged header
+        raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
+    wanted = (facts.pictures * facts.regions, facts.dimension)
+    if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
+        raise UserError(f"{path}: has shape {vectors_ND.shape}, not {wanted}; {REMEDY}")
+    return vectors_ND
 
 
 def read_facts(folder: Path) -> Facts:
@@ -285,7 +306,7 @@ def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:
 
 def _check_finite(index: Index, every_byte: bool) -> None:
     """Raise UserError if an index without checksums has a vector that is not finite."""
-    vectors_ND = index.vectors()
+    vectors_ND = index.vectors_ND
     if not every_byte and vectors_ND.nbytes > HASHED_BYTES:
         return
     for at in range(0, len(vectors_ND), CHECKED_ROWS):

@@ -32,7 +32,15 @@ from guie.evaluation.rerank.catalogue import LOCAL, methods_of
 from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, among, engine_of, sure, within
-from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
+from guie.search.index import (
+    FLAT,
+    REMEDY,
+    Facts,
+    Index,
+    read_current,
+    read_index,
+    recipe_hash,
+)
 from guie.search.regions import BestRegion, regions_of, vector_rows
 
 if TYPE_CHECKING:
@@ -74,7 +82,7 @@ class Searcher:
         model: new path or name of the model, if it has moved.
         rerank: names of `guie.evaluation.rerank.catalogue`, which correct the order of the neighbours.
 
-    Raises UserError if the vectors on disk do not match the index, or for an unknown name.
+    Raises UserError for an unknown name, or if an index of regions is to be re-ranked.
     """
 
     def __init__(
@@ -85,7 +93,7 @@ class Searcher:
         rerank: Sequence[str] = (),
     ):
         self.index, self.engine = index, engine
-        self.vectors_ND = index.vectors()  # of regions, if the index has any
+        self.vectors_ND = index.vectors_ND  # of regions, if the index has any
         self.regions = regions_of(index.facts.regions)
         self.rerank = methods_of(rerank)
         if self.rerank and len(self.regions) > 1:
@@ -368,8 +376,12 @@ def open_index(
 
     Raises UserError if the index is missing or damaged.
     """
-    index = read_index(folder)
-    return Searcher(index, engine_of(index), model, rerank)
+
+    def searcher(_: Facts) -> Searcher:
+        index = read_index(folder)
+        return Searcher(index, engine_of(index), model, rerank)
+
+    return read_current(Path(folder), searcher)
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:

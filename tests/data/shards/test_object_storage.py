@@ -19,11 +19,12 @@ from guie.data.dataset import EvalDataset
 from guie.data.image_checks.decoding import absolute, file_states
 from guie.data.images import open_as_seen
 from guie.data.loader import eval_loader
-from guie.data.manifest import Manifest, load_manifest
+from guie.data.manifest import Manifest, load_manifest, table
 from guie.data.manifest.companions import read_companions
 from guie.data.raw_batch import RawImages
 from guie.data.raw_batch import packed as packed_batch
 from guie.data.shards import cached, index, storage
+from guie.data.shards.address import as_path
 from guie.data.shards.opening import fetch_images
 from object_storage import Troubled, s3, set_environment, upload
 from sharded import packed
@@ -264,6 +265,39 @@ def test_an_index_that_changes_is_read_anew(both, server: str, tmp_path: Path) -
         assert open_as_seen(again.file(path)) == open_as_seen(files.file(path))
 
 
+def test_processes_that_start_at_once_may_copy_one_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = MemoryFileSystem()
+    monkeypatch.setattr(storage, "_filesystem", lambda url: objects)
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    files, shards = packed(tmp_path)
+    url = f"s3://{tmp_path.name}/index.parquet"
+    objects.pipe_file(url, shards.path.read_bytes())
+    sidecar = shards.path.with_suffix(".sidecar.yaml").read_bytes()
+    objects.pipe_file(url.replace(".parquet", ".sidecar.yaml"), sidecar)
+    read = table.read_rows
+
+    def beside_another(path: Path) -> object:
+        cached.local_copy(str(as_path(url)), refresh=True)
+        return read(path)
+
+    monkeypatch.setattr(table, "read_rows", beside_another)
+    assert len(load_manifest(url).table) == len(files.table)
+
+
+def test_an_index_that_is_cut_short_is_named_by_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = MemoryFileSystem()
+    monkeypatch.setattr(storage, "_filesystem", lambda url: objects)
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    url = f"s3://{tmp_path.name}/index.parquet"
+    objects.pipe_file(url, packed(tmp_path)[1].path.read_bytes()[:-9])
+    with pytest.raises(UserError, match=f"^{url}: not a Parquet file, or cut short"):
+        load_manifest(url)
+
+
 def test_companions_follow_those_of_an_index_that_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,8 +326,6 @@ def test_companions_follow_those_of_an_index_that_stays(
 
 
 def test_single_images_in_object_storage_are_refused(troubled: Troubled) -> None:
-    from guie.data.shards.address import as_path
-
     with pytest.raises(
         UserError, match="^s3://bucket/a.jpg: images in object storage must be in shards"
     ):

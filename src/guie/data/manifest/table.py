@@ -136,17 +136,21 @@ def _mapped(path: Path, named: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, li
     if found := read_mapped(file):
         return found
     read_facts(path)  # raises if it is none
-    checked = _checked(path, sidecar)
+    checked = _checked(path, sidecar, is_copy=path != named)
     write_mapped(file, *checked)
     return read_mapped(file) or checked
 
 
-def _checked(path: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
-    """Read and check the file of a manifest; return its table, and what is unusual about it, a line each."""
+def _checked(path: Path, sidecar: Sidecar, is_copy: bool = False) -> tuple[pd.DataFrame, list[str]]:
+    """Read and check the file of a manifest; return its table, and what is unusual about it, a line each.
+
+    Args:
+        is_copy: of an object, in the cache: always whole, though other processes may write it, too.
+    """
     begun = _state(path)
     rows = read_rows(path)
     faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
-    if _state(path) != begun:  # half of a file may look like a whole one
+    if _state(path) != begun and not is_copy:  # half of a file may look like a whole one
         raise UserError(f"{path}: changed while it was read; run again once it is written")
     if faults:
         lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]

@@ -89,6 +89,7 @@ class Places:
         self.checked = True
 
 
+PARQUET_END = b"PAR1"
 # Companion files of an index in object storage; any manifest has the same
 COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
 ARRAYS = ("hash", "content", "offset", "size", "shard", "version")
@@ -191,9 +192,13 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     file = folder / version_of(url) / NAME
     _copy_companions(url, file)
     if not file.is_file():
-        data = whole_object(url)
+        data = whole_object(url) or b""
+        if not data.endswith(
+            PARQUET_END
+        ):  # said of the object here; its readers would name the copy
+            raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
         with replacing(file) as temporary:
-            temporary.write_bytes(data or b"")
+            temporary.write_bytes(data)
     else:
         os.utime(file)  # the newest copy
     _OPEN.pop(index, None)
