@@ -193,9 +193,8 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     _copy_companions(url, file)
     if not file.is_file():
         data = whole_object(url) or b""
-        if not data.endswith(
-            PARQUET_END
-        ):  # said of the object here; its readers would name the copy
+        # Said of the object here; its readers would name the copy
+        if not data.endswith(PARQUET_END):
             raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
         with replacing(file) as temporary:
             temporary.write_bytes(data)
