@@ -100,7 +100,7 @@ def test_a_report_that_cannot_be_written_is_the_users_fault(case):
     with pytest.raises(UserError, match="is a folder; name a file"):
         validate.main([*arguments[:-1], str(folder)])
     (folder / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError, match="needed as a folder, but is a file"):
         validate.main([*arguments[:-1], str(folder / "file/report.json")])
 
 
