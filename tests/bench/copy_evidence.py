@@ -101,7 +101,7 @@ def read(manifest: Path, workers: int) -> pd.DataFrame:
 
 def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
     paths = table["image_path"].tolist()
-    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, workers, "images")
+    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, open_as_seen, workers, "images")
     prints = prints.set_axis(table.index)
     return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
 

@@ -147,7 +147,7 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
             pass
 
     def kept() -> None:
-        cache.rows(names, folder, 1, "kept")
+        cache.rows(names, folder, open_as_seen, 1, "kept")
 
     def first() -> None:
         shutil.rmtree(cache.folder, ignore_errors=True)

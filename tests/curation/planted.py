@@ -45,7 +45,7 @@ def plant(table: pd.DataFrame, root: Path, folder: str, every: int) -> pd.DataFr
 def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
     """The table with what each image is known by."""
     prints = CheckCache(FINGERPRINTS, root).rows(
-        table["image_path"].unique(), root, workers, "known"
+        table["image_path"].unique(), root, open_as_seen, workers, "known"
     )
     prints = prints.reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)

@@ -26,6 +26,7 @@ from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import content
 from guie.data.image_checks.decoding import VERIFY
 from guie.data.image_checks.hashes import FINGERPRINTS, hash_bytes, perceptual_hashes
+from guie.data.images import open_as_seen
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
 SURE |= {"grade": Grade.SURE, "said": False}
@@ -150,10 +151,10 @@ def test_fingerprints_are_of_the_decoded_picture_and_agree_with_a_plain_check(tm
     image.rotate(180).save(tmp_path / "d.png", exif=turned)
     (tmp_path / "e.png").write_text("none")
     names = ["a.png", "b.bmp", "c.png", "d.png", "e.png", "f.png"]
-    prints = CheckCache(FINGERPRINTS, tmp_path).rows(names, tmp_path, 1, "set")
+    prints = CheckCache(FINGERPRINTS, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
     pixels = prints["pixels"]
     assert pixels["a.png"] == pixels["b.bmp"] == pixels["d.png"] != pixels["c.png"]
-    verdicts = CheckCache(VERIFY, tmp_path).rows(names, tmp_path, 1, "set")
+    verdicts = CheckCache(VERIFY, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
     pd.testing.assert_frame_equal(prints[verdicts.columns.tolist()], verdicts)
     assert (prints.loc[["e.png", "f.png"], "pixels"] == "").all()
 

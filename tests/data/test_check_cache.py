@@ -37,7 +37,7 @@ def draw(path: Path, seed: int) -> None:
 
 
 def rows(root: Path, names: list[str], check=FINGERPRINTS) -> pd.DataFrame:
-    return CheckCache(check, root).rows(names, root, 1, "set")
+    return CheckCache(check, root).rows(names, root, open_as_seen, 1, "set")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_file_that_appears_meanwhile_is_not_taken_for_good_later(root: Path) -
     cache = CheckCache(FINGERPRINTS, root)
     missing = file_states(np.array([str(root / "0.png")]), decoder_key(open_as_seen))
     away.rename(root / "0.png")
-    found = cache.rows(["0.png"], root, 1, "set", missing)
+    found = cache.rows(["0.png"], root, open_as_seen, 1, "set", missing)
     assert found["reason"].tolist() == [""]
     (root / "0.png").unlink()
     assert rows(root, ["0.png"])["reason"].tolist() != [""]
@@ -91,12 +91,12 @@ def test_a_bad_image_is_checked_though_never_kept_as_good(root: Path, looked: li
     cache = CheckCache(FINGERPRINTS, root)
     names = [*NAMES, "bad.png"]
     rows(root, NAMES)
-    assert not cache.are_cached(names, root)
+    assert not cache.are_cached(names, root, open_as_seen)
     rows(root, names)
-    assert cache.are_cached(names, root)
+    assert cache.are_cached(names, root, open_as_seen)
     draw(root / "bad.png", 7)
-    assert not cache.are_cached(names, root)
-    assert (rows(root, names)["reason"] == "").all() and cache.are_cached(names, root)
+    assert not cache.are_cached(names, root, open_as_seen)
+    assert (rows(root, names)["reason"] == "").all() and cache.are_cached(names, root, open_as_seen)
 
 
 def test_a_file_that_changes_is_looked_at_again(root: Path, looked: list[str]) -> None:
@@ -148,9 +148,9 @@ def test_a_damaged_file_of_the_cache_is_computed_again(root: Path, looked: list[
 
 def test_kept_thumbnails_are_those_of_the_pictures(root: Path, looked: list[str]) -> None:
     rows(root, NAMES[1:])
-    kept = CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root)
+    kept = CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
     assert [*kept] == NAMES[1:]
     expected = thumbnails(NAMES, "content", root, 1)
     assert (thumbnails(NAMES, "content", root, 1, kept) == expected).all()
     draw(root / "2.png", 8)
-    assert "2.png" not in CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root)
+    assert "2.png" not in CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)

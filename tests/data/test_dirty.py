@@ -61,7 +61,7 @@ def manifest(request: pytest.FixtureRequest) -> Path:
 
 
 def checked(paths, root: Path, workers: int) -> pd.DataFrame:
-    return CheckCache(VERIFY, root).rows(list(paths), root, workers, "dirty")
+    return CheckCache(VERIFY, root).rows(list(paths), root, open_as_seen, workers, "dirty")
 
 
 def named(messages: list[str]) -> dict[int, str]:

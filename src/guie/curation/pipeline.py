@@ -99,7 +99,7 @@ def read_sources(
             assert source.path is not None  # `with_path` has found it
             paths = table["image_path"].unique()
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
-            checked = cache.rows(paths, read.root, workers, source.path, states)
+            checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
             good = states[pd.Index(paths).isin(table["image_path"])]
             decoded.add(good[~decoded.are_known(good)])

@@ -16,6 +16,7 @@ from guie.curation.pipeline import combine, features_of, prefix_of, read_one
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import VERIFY
 from guie.data.image_checks.hashes import FINGERPRINTS
+from guie.data.images import open_as_seen
 from guie.data.manifest import Manifest, rows_of_shard
 
 
@@ -35,7 +36,8 @@ def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> st
     if config.clean is None or config.clean.near is None:
         return done
     if not all(
-        cache.are_cached(source.table["image_path"].unique(), source.root) for source in sources
+        cache.are_cached(source.table["image_path"].unique(), source.root, open_as_seen)
+        for source in sources
     ):
         return f"{done}; run all parts again to share the comparison of similar images"
     everything = _checked(config, cache, sources, [source.table for source in sources], workers)
@@ -59,7 +61,7 @@ def _checked(
     for source, rows in zip(sources, tables, strict=True):
         if config.verify:
             paths = rows["image_path"].unique()
-            found = cache.rows(paths, source.root, workers, str(source.path))
+            found = cache.rows(paths, source.root, open_as_seen, workers, str(source.path))
             rows = rows.merge(found, left_on="image_path", right_index=True, suffixes=("_", ""))
             rows = rows[rows["reason"] == ""]
         prefix = prefix_of(source.root, config.image_root)

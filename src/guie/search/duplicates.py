@@ -20,6 +20,7 @@ from guie.curation.duplicates.evidence import Grade, thumbnails_of
 from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.hashes import FINGERPRINTS
+from guie.data.images import open_as_seen
 from guie.search.index import Index
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
@@ -34,7 +35,7 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
     root = Path(index.facts.root)
     files = index.files
     cache = CheckCache(FINGERPRINTS, root)
-    checked = cache.rows(files["image_path"].tolist(), root, workers, "copies")
+    checked = cache.rows(files["image_path"].tolist(), root, open_as_seen, workers, "copies")
     table = checked.reset_index(names="image_path").assign(
         domain=files["domain"].replace("", "pictures"), label=files["label"].replace("", "unknown")
     )

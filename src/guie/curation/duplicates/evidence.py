@@ -19,6 +19,7 @@ from guie.config.data import CleaningConfig, NearConfig
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import VIEWS, compressed, cut
 from guie.data.image_checks.hashes import CACHED_VIEW, FINGERPRINTS, thumbnails
+from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
 from guie.models.loading import LoadedModel, open_model
 
@@ -52,7 +53,7 @@ def thumbnails_of(root: Path, workers: int) -> Embed:
     cache = CheckCache(FINGERPRINTS, root)
 
     def embed(paths: Sequence[str], view: str) -> np.ndarray:
-        cached = cache.thumbnails(paths, root) if view == CACHED_VIEW else {}
+        cached = cache.thumbnails(paths, root, open_as_seen) if view == CACHED_VIEW else {}
         return thumbnails(paths, view, root, workers, cached)
 
     return embed

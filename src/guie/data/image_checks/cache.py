@@ -12,18 +12,19 @@ from guie.data.image_checks.decoding import (
     KEY,
     TYPES,
     Check,
+    OpenImage,
     absolute,
     check_all,
     file_states,
 )
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
-from guie.data.images import decoder_key, open_as_seen
+from guie.data.images import decoder_key
 
 THUMBNAIL = "thumbnail"  # stays on disk until it is needed
 
 
 class CheckCache:
-    """The rows of a check of images as seen, by path, size, modification time and decoder of the file.
+    """The rows of a check, by path, size, modification time and decoder of the file.
 
     Bad images are cached too, but `rows` checks them again: they may have been repaired.
 
@@ -40,6 +41,7 @@ class CheckCache:
         self,
         paths: Sequence[str],
         root: Path,
+        open_image: OpenImage,
         workers: int,
         name: str,
         states: pd.DataFrame | None = None,
@@ -53,7 +55,9 @@ class CheckCache:
         Raises UserError if the cache cannot be written.
         """
         # Before the files are opened, so that one that changes meanwhile is checked again next time.
-        states = self._states(paths, root) if states is None else self._own(states, paths)
+        states = (
+            self._states(paths, root, open_image) if states is None else self._own(states, paths)
+        )
         known = self._known(states)
         known = known[known["reason"] == ""]
         absent = states[~states.index.isin(known.index)]
@@ -70,18 +74,20 @@ class CheckCache:
 
         paths = absent.index.tolist()
         save_in_pieces(
-            check_all(paths, root, open_as_seen, workers, name, self.check.check_image), save
+            check_all(paths, root, open_image, workers, name, self.check.check_image), save
         )
         rows = pd.concat(checked).loc[states.index]
         return rows.astype({"width": int, "height": int, **self.text})
 
-    def are_cached(self, paths: Sequence[str], root: Path) -> bool:
+    def are_cached(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> bool:
         """Return whether all images were checked since they changed."""
-        return len(self._known(self._states(paths, root))) == len(paths)
+        return len(self._known(self._states(paths, root, open_image))) == len(paths)
 
-    def thumbnails(self, paths: Sequence[str], root: Path) -> dict[str, bytes]:
+    def thumbnails(
+        self, paths: Sequence[str], root: Path, open_image: OpenImage
+    ) -> dict[str, bytes]:
         """Return the cached thumbnails, of those paths that have one."""
-        states = self._states(paths, root)
+        states = self._states(paths, root, open_image)
         found = [*self.stored.read([*KEY, THUMBNAIL], states["file"].tolist())]
         if not found:
             return {}
@@ -90,8 +96,8 @@ class CheckCache:
         known = states.rename_axis("path").reset_index().merge(known, on=KEY)
         return dict(zip(known["path"], known[THUMBNAIL], strict=True))
 
-    def _states(self, paths: Sequence[str], root: Path) -> pd.DataFrame:
-        return self._own(file_states(absolute(root, paths), decoder_key(open_as_seen)), paths)
+    def _states(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> pd.DataFrame:
+        return self._own(file_states(absolute(root, paths), decoder_key(open_image)), paths)
 
     def _own(self, states: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
         return states.assign(version=self.check.version).set_axis(pd.Index(paths, dtype=object))
