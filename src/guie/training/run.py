@@ -11,7 +11,6 @@ import pandas as pd
 from accelerate import Accelerator
 
 from guie.base.devices import from_main
-from guie.base.errors import UserError
 from guie.base.files import write_json
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
@@ -49,7 +48,7 @@ class Run:
         manifest: training and validation images.
         generic: retention's generic images, if any.
 
-    Raises UserError if a stage has no training images, or one class for a loss on labels.
+    Raises UserError if a stage has no training images.
     """
 
     log: RunLog
@@ -73,9 +72,9 @@ class Run:
         for stage in config.stages if config.task.losses else ():
             own = [d for d in self.classes.domains if stage.domains is None or d in stage.domains]
             if len(own) < 2:
-                raise UserError(
-                    f"{manifest.path}: stage {stage.name} trains on one class, and a loss on labels needs"
-                    " two; add classes to the train split"
+                accelerator.print(
+                    f"warning: stage {stage.name} trains on one class, from which a loss on labels"
+                    f" learns nothing; add classes to the train split of {manifest.path}"
                 )
         self.checkpoints = Checkpoints(folder, config.keep_checkpoints)
         self.state = TrainState()
