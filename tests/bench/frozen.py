@@ -20,7 +20,7 @@ from common import Way, arguments, photographs, seconds_of, show, timm_model
 from guie.config import RunConfig, config_from
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, TrainDataset, classes_of
-from guie.data.loader import train_loader
+from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, RankDraws, Sampler
 from guie.evaluation.frozen import FrozenData, frozen_data
@@ -84,7 +84,7 @@ class Bench:
 
     def images(self) -> Iterator[Batch]:
         batches = RankBatches(self.sampler, 0, 10**6, 0, 1)
-        return iter(train_loader(self.dataset, batches, self.workers))
+        return iter(TrainLoader(self.dataset, batches, self.workers))
 
     def step(self, batch: Batch) -> None:
         """A step as `train.py` takes it."""

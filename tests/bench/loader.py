@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
-from guie.data.loader import train_loader
+from guie.data.loader import TrainLoader
 from guie.data.sampling import RankBatches, Sampler
 from guie.models.preprocess import Preprocess
 
@@ -44,7 +44,7 @@ def ours(files: list[Path], size_px: int, normalised: bool) -> Way:
     batches = RankBatches(
         Sampler(rows["domain"], "mixed", BATCH, (0, 0)), 0, len(files) // BATCH, 0, 1
     )
-    loader = train_loader(dataset, batches, workers=0)
+    loader = TrainLoader(dataset, batches, workers=0)
     return lambda: _exhaust(loader if normalised else loader.loader)
 
 

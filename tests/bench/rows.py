@@ -36,7 +36,7 @@ from guie.data.dataset import (
     training_rows,
 )
 from guie.data.image_checks.decoding import readable
-from guie.data.loader import train_loader
+from guie.data.loader import TrainLoader
 from guie.data.manifest import load_manifest
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
@@ -128,7 +128,7 @@ def _steps(index: Path, size_px: int, workers: int, kind: str) -> Iterator[tuple
     sampler = Sampler(rows["domain"], kind, BATCH, (0, 0), shard_of_row=rows["shard"])
     batches = RankBatches(sampler, 0, 8, 0, 1)
     yield step("make the sampler")
-    loading = iter(train_loader(dataset, batches, workers=workers).loader)
+    loading = iter(TrainLoader(dataset, batches, workers=workers).loader)
     next(loading)
     yield step("load a first batch")
 

@@ -20,7 +20,7 @@ from common import Way, arguments, in_turn, photographs, ratio, show
 from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
-from guie.data.loader import train_loader
+from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.packing import pack
@@ -38,7 +38,7 @@ def batches_of(manifest: Manifest, size_px: int) -> Way:
     dataset = TrainDataset(rows, ["d/l"], manifest.root, Augment(AUGMENT), preprocess, (0, 0))
     sampler = Sampler(rows["domain"], "mixed", BATCH, (0, 0))
     batches = RankBatches(sampler, 0, len(rows) // BATCH, 0, 1)
-    loader = train_loader(dataset, batches, workers=0).loader
+    loader = TrainLoader(dataset, batches, workers=0).loader
 
     def exhaust() -> None:
         for _ in loader:
