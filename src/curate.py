@@ -93,6 +93,7 @@ def curate_mix(args: argparse.Namespace) -> None:
         computed = compute_shard(config, args.shard, args.workers)
         print(f"shard {'/'.join(map(str, args.shard))}: {computed}")
         return
+    refuse_no_folder(Path(config.out).parent)
     refuse_overwriting(config)
     account = summary.CurationReport(config, _command(args))
     table, sidecar = curate(config, args.workers, account, train.main)

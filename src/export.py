@@ -133,7 +133,7 @@ def export_to_hub(model: LoadedModel, args: argparse.Namespace, facts: dict[str,
     print(f"{args.out}: {library} loads it; its features differ by {difference:.1e} of the largest")
     if not args.push:
         return
-    for name, size_bytes in listing(args.out, args.push):
+    for name, size_bytes in listing(args.out):
         print(
             f"{'to upload' if args.dry_run else 'uploading'} to {args.push}: {name}, {size_bytes:,} bytes"
         )

@@ -279,6 +279,7 @@ def duplicates(args: argparse.Namespace) -> None:
 
 
 def _index_files(folder: Path) -> list[Path]:
+    """Return an index's files; `guie.search.index`, which describes them, takes a second to import."""
     return [folder / "index.json", *folder.glob("g[0-9]*/*")]
 
 

@@ -58,7 +58,7 @@ def refuse_special(path: str | Path) -> None:
 
 
 def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
-    """Raise UserError if a result would overwrite another result or one of its inputs, or is a folder."""
+    """Raise UserError if a result would overwrite another or one of its inputs, or cannot be written."""
     taken = {os.path.realpath(path): path for path in made_of if path}
     for result in filter(None, results):
         place = os.path.realpath(result)

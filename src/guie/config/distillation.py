@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from guie.config.base import ByName, Config, Either, Fault, Names, PositiveInt, Width
 from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
-
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Perplexity(Config):
@@ -28,8 +26,8 @@ class RkdConfig(Config):
     """Match relative distances and angles of the teacher (RKD, Park et al., CVPR 2019)."""
 
     name: Literal["rkd"]
-    distance: NonNegative = 1.0  # weight of the pair term
-    angle: NonNegative = 0.0  # weight of the triple term; 2 in RKD-DA
+    distance: NonNegativeFloat = 1.0  # weight of the pair term
+    angle: NonNegativeFloat = 0.0  # weight of the triple term; 2 in RKD-DA
     penalty: Literal["huber", "l1"] = "huber"  # on a difference
 
     def faults(self) -> Iterator[Fault]:
@@ -128,10 +126,10 @@ class OnlineConfig(Config):
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
     # Weight of the student's classification loss; the four weights are normalised to sum 1
-    student: NonNegative = 1.0
-    teachers: NonNegative = 1.0  # weight of the teachers' classification losses
-    logits: NonNegative = 1.0  # weight of distilling the teachers' logits
-    similarity: NonNegative = 1.0  # weight of distilling the teachers' cosine matrices
+    student: NonNegativeFloat = 1.0
+    teachers: NonNegativeFloat = 1.0  # weight of the teachers' classification losses
+    logits: NonNegativeFloat = 1.0  # weight of distilling the teachers' logits
+    similarity: NonNegativeFloat = 1.0  # weight of distilling the teachers' cosine matrices
     # What the last two train: the student's head alone (the paper), or also the backbone (its code)
     backprop_to: Literal["head", "backbone"] = "head"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, TypeAdapter
 
 from guie.config.base import ByName, Config, Fault, PositiveInt
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
 
 Number = TypeVar("Number")
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[float, Field(gt=0, le=1)]
@@ -45,8 +43,8 @@ class AugmentConfig(Config):
     # (training_allexpro10k_s1.py) and 4th place (utilities.py). Slower: JPEGs are decoded at full size
     full_size: bool = False
 
-    crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
-    crop_ratio: Range[Positive] = [0.8, 1.25]  # width over height of a crop
+    crop_scale: Range[PositiveFloat] = [0.5, 1.0]  # of the area
+    crop_ratio: Range[PositiveFloat] = [0.8, 1.25]  # width over height of a crop
     # What crop_ratio is relative to. image: the image's own ratio; each crop fits. absolute: width over
     # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash.
     # square: relative to the image's largest square; the crop may be anywhere in the image, as
@@ -61,10 +59,10 @@ class AugmentConfig(Config):
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0  # up to so many degrees, either way
     affine_border: Literal["black", "mirror"] = "black"  # fill beyond the image
 
-    color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
-    brightness: NonNegative | None = None  # null: `color`; also for the next two
-    contrast: NonNegative | None = None  # around the mean grey of the image
-    saturation: NonNegative | None = None  # around the greyscale image
+    color: NonNegativeFloat = 0.0  # strength of brightness, contrast and saturation jitter
+    brightness: NonNegativeFloat | None = None  # null: `color`; also for the next two
+    contrast: NonNegativeFloat | None = None  # around the mean grey of the image
+    saturation: NonNegativeFloat | None = None  # around the greyscale image
     # Adds up to so many grey levels, either way; `brightness` multiplies. Albumentations' brightness
     # of .1 is 25.5 here (2nd and 6th place); its contrast, around black, is our `brightness`.
     # TensorFlow's brightness of .1 is 25.5 too (3rd place)

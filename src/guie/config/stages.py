@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
 from guie.config.base import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.model import BatchNorm, BatchNormMode, Fraction
-from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positive, SamplerConfig
+from guie.config.sampling import AugmentConfig, MixedConfig, SamplerConfig
 
 
 class _ByPart(Config):
@@ -19,7 +19,7 @@ class _ByPart(Config):
     SUCH_AS: ClassVar = ("backbone", "head", "classes")
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, NonNegative] = Field(init=False)
+    __pydantic_extra__: dict[str, NonNegativeFloat] = Field(init=False)
 
     def of(self, part: str) -> float:
         """Return the part's number, 0 if not given."""
@@ -38,7 +38,7 @@ class LearningRates(_ByPart):
 
     # The rate from this backbone block on: {0: 0.0, 15: 1e-7} freezes the stem and blocks 0 to 14.
     # Layers before the first given block, and after the last of the backbone, keep the rate `backbone`.
-    blocks: dict[Annotated[int, Field(ge=0)], NonNegative] = {}
+    blocks: dict[Annotated[int, Field(ge=0)], NonNegativeFloat] = {}
 
     @property
     def trains_backbone(self) -> bool:
@@ -70,7 +70,7 @@ class StepSchedule(Config):
     """Multiply the rate by `factor` at each of these epochs of the stage."""
 
     name: Literal["step"]
-    epochs: list[Positive] = Field(min_length=1)  # counted from the start of the stage
+    epochs: list[PositiveFloat] = Field(min_length=1)  # counted from the start of the stage
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1  # on the rate, each time
 
 
@@ -120,21 +120,21 @@ class StageConfig(Config):
     warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
-    weight_decay: Either[NonNegative, WeightDecays] = 1e-4  # of weight matrices
+    weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of weight matrices
     # Decay biases, norms and other vectors too, as torch does by default: the challenge's 1st, 2nd,
     # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    clip_grad_norm: Positive | None = None  # of all gradients together; null: no clipping
-    clip_grad_value: Positive | None = None  # per gradient element, either way
+    clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping
+    clip_grad_value: PositiveFloat | None = None  # per gradient element, either way
     # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without
     # pretrained weights learn theirs. train: by those of the micro-batch, even where weights are frozen;
     # running statistics are kept for evaluation. Several processes each use their own images, and those
     # of the first are saved. synced: by those of all processes (torch.nn.SyncBatchNorm, on GPUs only).
     # A mapping sets modules by name: {layer4: train} freezes the others
     batch_norm: BatchNorm = "frozen"
-    sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
+    sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
@@ -147,7 +147,7 @@ class StageConfig(Config):
     repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
-    margin: NonNegative | None = None  # in the loss's unit; null: the loss's margin
+    margin: NonNegativeFloat | None = None  # in the loss's unit; null: the loss's margin
     sampler: SamplerConfig = MixedConfig()
     domains: Names | None = None  # null: every domain of the manifest
     augment: AugmentConfig = AugmentConfig()

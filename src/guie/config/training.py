@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeFloat
 
 from guie.config.base import (
     BatchSize,
@@ -30,7 +30,7 @@ from guie.config.losses import (
 )
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig, ShardsConfig
-from guie.config.stages import NonNegative, StageConfig
+from guie.config.stages import StageConfig
 
 # Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless a loss
 # compares the images of a micro-batch.
@@ -120,9 +120,9 @@ class RetentionConfig(Config):
     """Loss terms against forgetting, in stages that train the backbone."""
 
     # weight of the squared distance of backbone weights from the pretrained ones (L2-SP)
-    weights: NonNegative = 0.0
+    weights: NonNegativeFloat = 0.0
     # weight of the mean of 1 - cosine between current and pretrained backbone features
-    features: NonNegative = 0.0
+    features: NonNegativeFloat = 0.0
     generic: GenericImagesConfig | None = None  # null: use the training images
 
     def faults(self) -> Iterator[Fault]:

@@ -92,24 +92,26 @@ def select_rows(
         raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
-    evaluator: Proxy | FullTraining
+    rows_of = partial(mix_rows, table, by=selection.by, seed=config.seed)
     if selection.evaluator == "proxy":
         by = selection.proxy
         assert by is not None
         feat_NF = features_of(by, table["image_path"], config.image_root, config, workers)
-        evaluator = Proxy(feat_NF, table, by, selection.metric)
-    else:
-        evaluator = FullTraining(table, selection, config, sidecar, train)
-    rows_of = partial(mix_rows, table, by=selection.by, seed=config.seed)
+        proxy = Proxy(feat_NF, table, by, selection.metric)
+        identity = proxy.identity()
 
-    def evaluate(mix: Mix, seed: int) -> Score:
-        if isinstance(evaluator, Proxy):
-            return evaluator.score(rows_of(mix), seed)
-        return evaluator.score(rows_of(mix), mix_name(mix), seed)
+        def evaluate(mix: Mix, seed: int) -> Score:
+            return proxy.score(rows_of(mix), seed)
+    else:
+        full = FullTraining(table, selection, config, sidecar, train)
+        identity = full.identity()
+
+        def evaluate(mix: Mix, seed: int) -> Score:
+            return full.score(rows_of(mix), mix_name(mix), seed)
 
     log = Evaluations(
         config.beside(".selection.jsonl"),
-        f"{evaluator.identity()} {selection.by} {config.seed}",
+        f"{identity} {selection.by} {config.seed}",
         evaluate,
         selection.rule.max_evaluations,
         selection.rule.max_minutes,

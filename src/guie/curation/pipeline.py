@@ -19,7 +19,6 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.base.files import refuse_no_folder
 from guie.config import MixConfig
 from guie.config.data import (
     ClipConfig,
@@ -270,11 +269,7 @@ def refuse_outside(config: MixConfig) -> None:
 
 
 def refuse_overwriting(config: MixConfig) -> None:
-    """Raise UserError if `out` is a source, or a manifest or sidecar that curate.py did not write.
-
-    And if its folder cannot be made.
-    """
-    refuse_no_folder(Path(config.out).parent)
+    """Raise UserError if `out` is a source, or a manifest or sidecar that curate.py did not write."""
     for number, source in enumerate(config.sources):
         assert source.path is not None  # `with_path` has found it
         if os.path.realpath(source.path) == os.path.realpath(config.out):

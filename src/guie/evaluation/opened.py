@@ -172,9 +172,8 @@ def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray,
     from guie.evaluation.text import TextEncoder
 
     texts = read_companion(Path(path), "texts")
-    return texts["image_path"].to_numpy(str), TextEncoder(opened.model).embed(
-        texts["text"].tolist()
-    )
+    emb_TD = TextEncoder(opened.model).embed(texts["text"].tolist())
+    return texts["image_path"].to_numpy(str), emb_TD
 
 
 class PromptWeights(nn.Module):

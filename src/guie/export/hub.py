@@ -115,12 +115,8 @@ def check_repository(repository: str) -> None:
         raise UserError(f"--push {repository}: must be OWNER/NAME")
 
 
-def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
-    """Return (name, bytes) of each file to upload to OWNER/NAME; other files in the folder are left out.
-
-    Raises as `check_repository`.
-    """
-    check_repository(repository)
+def listing(folder: Path) -> list[tuple[str, int]]:
+    """Return (name, bytes) of each file to upload; other files in the folder are left out."""
     layouts = [kind.hub for kind in BACKBONES.values() if kind.hub]
     names = {CARD, HEAD, *(name for hub in layouts for name in (hub.config, hub.weights))}
     files = [folder / name for name in sorted(names)]
@@ -131,7 +127,7 @@ def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
 
 def push(folder: Path, repository: str, private: bool = True) -> str:
     """Upload the files of `listing`, and return the URL. Raises UserError if the upload fails."""
-    names = [name for name, _ in listing(folder, repository)]
+    names = [name for name, _ in listing(folder)]
     client = huggingface_hub.HfApi()
     try:
         client.create_repo(repository, private=private, exist_ok=True)

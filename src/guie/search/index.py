@@ -214,7 +214,7 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
     Raises UserError if the index is missing or damaged.
     """
     folder = Path(folder)
-    return read_current(folder, lambda facts: _read_generation(folder, facts, every_byte))
+    return read_current(folder, lambda facts: read_generation(folder, facts, every_byte))
 
 
 Opened = TypeVar("Opened")
@@ -231,7 +231,8 @@ def read_current(folder: Path, read: Callable[[Facts], Opened]) -> Opened:
                 raise
 
 
-def _read_generation(folder: Path, facts: Facts, every_byte: bool) -> Index:
+def read_generation(folder: Path, facts: Facts, every_byte: bool = False) -> Index:
+    """Read the files that `facts` name. Raises UserError if they are damaged, or deleted by an update."""
     data = folder / facts.generation
     _check_files(data, facts, every_byte)
     rows = data / FILES

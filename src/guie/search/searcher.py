@@ -38,7 +38,7 @@ from guie.search.index import (
     Facts,
     Index,
     read_current,
-    read_index,
+    read_generation,
     recipe_hash,
 )
 from guie.search.regions import BestRegion, regions_of, vector_rows
@@ -376,12 +376,13 @@ def open_index(
 
     Raises UserError if the index is missing or damaged.
     """
+    folder = Path(folder)
 
-    def searcher(_: Facts) -> Searcher:
-        index = read_index(folder)
+    def opened(facts: Facts) -> Searcher:
+        index = read_generation(folder, facts)
         return Searcher(index, engine_of(index), model, rerank)
 
-    return read_current(Path(folder), searcher)
+    return read_current(folder, opened)
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:

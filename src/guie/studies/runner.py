@@ -437,9 +437,13 @@ def _of_queries(report: Path) -> Path:
 
 def _of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
     """Return, by domain, the R@1 hits and the queries of each class, in the order of the classes."""
-    texts: dict[str, Any] = {"dtype": {"domain": str, "class": str}, "keep_default_na": False}
-    columns = ["domain", "class", "r_at_1"]
-    queries = pd.read_csv(path, usecols=columns, na_values={"r_at_1": ""}, **texts)
+    queries = pd.read_csv(
+        path,
+        usecols=["domain", "class", "r_at_1"],
+        dtype={"domain": str, "class": str},
+        keep_default_na=False,  # a class may be called NA
+        na_values={"r_at_1": [""]},
+    )
     counts = queries.groupby(["domain", "class"])["r_at_1"].agg(["sum", "count"]).astype(int)
     return {
         str(domain): {"hits": of_domain["sum"].tolist(), "queries": of_domain["count"].tolist()}

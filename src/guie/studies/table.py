@@ -91,8 +91,8 @@ def domain_scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
         found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
         lines = [record["test"]["domains"] for record in found if record]
         if lines:
-            found = [{name: scores["r_at_1"] for name, scores in line.items()} for line in lines]
-            values[row.name] = pd.DataFrame(found).astype(float).mean()
+            by_seed = [{name: one["r_at_1"] for name, one in line.items()} for line in lines]
+            values[row.name] = pd.DataFrame(by_seed).astype(float).mean()
     return pd.DataFrame(values).T
 
 

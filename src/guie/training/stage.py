@@ -171,9 +171,8 @@ class Stage:
         accelerator, state = self.run.accelerator, self.run.state
         values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
         shares = self.sampler.shares(state.step - 1) if self.sampler.learns else {}
-        more = {f"share_{k}": v for k, v in shares.items()} | {
-            f"lr_{k}": v for k, v in rates.items()
-        }
+        more = {f"share_{domain}": share for domain, share in shares.items()}
+        more |= {f"lr_{part}": rate for part, rate in rates.items()}
         self.run.log.write(state.global_step, self.config.name, values | more)
         return values
 

@@ -29,9 +29,8 @@ def csls(
         score_BC: cosines of queries and candidates, best first; -inf where there is none.
     """
     _, theirs_BCK = lists.without(rows_BC, own_B, NEIGHBOURS)
-    return (2 * score_BC - _mean(score_BC[:, :NEIGHBOURS])[:, None] - _mean(theirs_BCK)).astype(
-        np.float32
-    )
+    ours_B = _mean(score_BC[:, :NEIGHBOURS])
+    return (2 * score_BC - ours_B[:, None] - _mean(theirs_BCK)).astype(np.float32)
 
 
 def inverted_softmax(
