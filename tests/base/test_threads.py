@@ -12,7 +12,8 @@ from guie.base import threads
 from guie.base.processes import usable_cores
 from guie.base.threads import search_threads
 from guie.evaluation.knn import ExactIndex
-from guie.evaluation.search import BlockCache, search_together
+from guie.evaluation.long_search import search_together
+from guie.evaluation.search import BlockCache
 
 
 @pytest.fixture(params=["ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"])

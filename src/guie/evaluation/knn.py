@@ -6,9 +6,13 @@ Shape legend: B queries of one block, N index rows, U distinct unit vectors, D d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import faiss
 import numpy as np
+import pandas as pd
 
+from guie.base.errors import UserError
 from guie.base.threads import search_threads
 
 NOTHING = -np.inf  # similarity of an empty rank
@@ -127,6 +131,35 @@ class ExactIndex:
         row_BC[query_E, place_E] = row_E
         wide_BC[query_E, place_E] = np.repeat(score_BC.ravel(), count_BC.ravel())
         return row_BC, wide_BC
+
+
+def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
+
+    Raises UserError if one is not finite, ValueError if there are more or fewer paths.
+    """
+    if len(embeddings_TD) != len(paths):
+        raise ValueError(f"{len(embeddings_TD)} embeddings for {len(paths)} rows")
+    length_T = lengths(embeddings_TD, np.asarray(paths))
+    length_T[length_T == 0] = 1
+    return embeddings_TD.astype(np.float32) / length_T[:, None]
+
+
+def lengths(
+    embeddings_ND: np.ndarray, path_N: np.ndarray, source: str = "embeddings"
+) -> np.ndarray:
+    """Return Euclidean lengths in float32. Raises UserError if one is not finite."""
+    with np.errstate(over="ignore"):
+        length_N = np.linalg.norm(embeddings_ND.astype(np.float32, copy=False), axis=1)
+    fault = f"{source}: a value that is not finite, or too large,"
+    refuse(path_N[~np.isfinite(length_N)], fault, "check the model for NaN")
+    return length_N
+
+
+def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str) -> None:
+    """Raise UserError if there are any paths, with their number and the first."""
+    if len(paths):
+        raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
 
 
 def block_size(ranks: int, most: int) -> int:

@@ -12,10 +12,10 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.evaluation.embedding import Check, embed_files, raise_fault
-from guie.evaluation.embeddings import as_units
 from guie.evaluation.frozen import FrozenData, embed_rows
+from guie.evaluation.knn import unit_vectors
 from guie.evaluation.metrics import plain
-from guie.evaluation.search import Images, SearchScorer, searches, unanswerable
+from guie.evaluation.search import Images, Ranking, score_queries, searches, unanswerable
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
@@ -74,7 +74,8 @@ def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, An
     """
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
-    scores = SearchScorer(images, as_units(embeddings_TD, table)).score(search, QUICK)
+    unit_TD = unit_vectors(embeddings_TD, table["image_path"].to_numpy())
+    scores = score_queries([Ranking(images, unit_TD, search)], search, QUICK)
     if scores.isna().all(axis=None):
         raise unanswerable(len(scores))
     by_domain = scores.groupby(images.domain_T[search.query_Q]).mean()

@@ -24,7 +24,6 @@ from guie.base.threads import search_threads
 from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
 from guie.evaluation.embedding import Check, raise_fault
-from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.feature_cache import (
     FeatureCache,
     Features,
@@ -32,6 +31,7 @@ from guie.evaluation.feature_cache import (
     embed_into,
     remove_caches,
 )
+from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.search.engines import (
     ADDED,
