@@ -16,9 +16,8 @@ from guie.config.training import ClassificationConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.base import Criterion
 from guie.losses.build import build_loss
+from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.nested import NestedLoss
-from guie.losses.random_groups import MetaclassLoss
 from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
 
