@@ -115,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
     from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
-    from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
+    from guie.evaluation.embedding import embed_into
+    from guie.evaluation.feature_cache import FeatureCache, remove_caches
     from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
     from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 

@@ -19,13 +19,8 @@ from guie.curation.duplicates.evidence import embed_for
 from guie.data.image_checks.comparison import content
 from guie.evaluation import embedding
 from guie.evaluation import feature_cache as computing
-from guie.evaluation.embedding import embed_files
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    cached_features,
-    caches_in,
-    remove_caches,
-)
+from guie.evaluation.embedding import cached_features, embed_blocks, embed_files
+from guie.evaluation.feature_cache import FeatureCache, caches_in, remove_caches
 from guie.models import LoadedModel, open_model
 
 
@@ -51,11 +46,11 @@ def computed(monkeypatch) -> list[int]:
     counts: list[int] = []
 
     def counted(*words, **settings):
-        for block in embedding.embed_blocks(*words, **settings):
+        for block in embed_blocks(*words, **settings):
             counts.append(len(block))
             yield block
 
-    monkeypatch.setattr(computing, "embed_blocks", counted)
+    monkeypatch.setattr(embedding, "embed_blocks", counted)
     monkeypatch.setattr(embedding, "BLOCK", 8)
     return counts
 

@@ -25,7 +25,7 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation import embedding, validation
 from guie.evaluation import feature_cache as cache
 from guie.evaluation import frozen as views
-from guie.evaluation.feature_cache import cached_features
+from guie.evaluation.embedding import cached_features
 from guie.evaluation.frozen import TrainingView, embed_rows
 from guie.evaluation.validation import validate
 from guie.models import LoadedModel, open_model

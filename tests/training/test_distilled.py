@@ -20,7 +20,7 @@ from guie.data.dataset import Batch
 from guie.data.manifest import load_manifest
 from guie.evaluation import frozen as views
 from guie.models import open_model
-from guie.models.embedder import build_embedder
+from guie.models.build import build_embedder
 from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_model, save_weights
 from guie.training import stage

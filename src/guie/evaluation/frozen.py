@@ -26,15 +26,16 @@ from guie.data.image_checks.decoding import absolute
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws
 from guie.data.sampling.streams import key
-from guie.evaluation.embedding import BLOCK, Check, Embeds, embed_blocks, raise_fault
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    Features,
+from guie.evaluation.embedding import (
+    BLOCK,
+    Check,
+    Embeds,
     cached_features,
-    fill,
-    readable_states,
+    embed_blocks,
+    raise_fault,
     recipe,
 )
+from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.head import SHAPE

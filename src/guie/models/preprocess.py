@@ -8,8 +8,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from guie.config.ensemble import Resize
-from guie.config.model import Fit, PadColor
+from guie.config.model import Fit, PadColor, Resize
 
 PAD_LEVELS: dict[str, float] = {"white": 255.0, "black": 0.0}  # in grey levels
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.config.ensemble import Corner, Resize, ViewConfig
-from guie.config.model import Fit, PadColor
+from guie.config.ensemble import Corner, ViewConfig
+from guie.config.model import Fit, PadColor, Resize
 from guie.models.preprocess import Preprocess
 
 

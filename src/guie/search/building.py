@@ -23,14 +23,8 @@ from guie.base.processes import loader_count
 from guie.base.threads import search_threads
 from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
-from guie.evaluation.embedding import Check, raise_fault
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    Features,
-    caches_in,
-    embed_into,
-    remove_caches,
-)
+from guie.evaluation.embedding import Check, embed_into, raise_fault
+from guie.evaluation.feature_cache import FeatureCache, Features, caches_in, remove_caches
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.search.engines import (

@@ -20,7 +20,8 @@ from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
-from guie.models.embedder import Embedder, build_preprocess
+from guie.models.build import build_preprocess
+from guie.models.embedder import Embedder
 from guie.models.loading import BEST, LoadedModel, at_size, open_model
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import sha256_of, weights_record

@@ -30,7 +30,7 @@ from guie.data.loader import (
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.frozen import FrozenData, frozen_data
 from guie.evaluation.validation import validate
-from guie.models.embedder import build_preprocess
+from guie.models.build import build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
 from guie.training.checkpoint import without_frozen

@@ -17,8 +17,8 @@ from guie.config import RunConfig
 from guie.config.distillation import TeacherConfig
 from guie.data.dataset import Batch, TrainDataset
 from guie.data.sampling import RankDraws
-from guie.evaluation.embedding import Check, raise_fault
-from guie.evaluation.feature_cache import Features, recipe
+from guie.evaluation.embedding import Check, raise_fault, recipe
+from guie.evaluation.feature_cache import Features
 from guie.evaluation.frozen import cached_views
 from guie.losses.base import on_device_of, rows_of
 from guie.models.loading import LoadedModel, open_model

@@ -352,3 +352,11 @@ def _probe_dim(tower: nn.Module, size_px: int) -> int:
         dim = tower.eval()(torch.zeros(1, 3, size_px, size_px)).shape[-1]
     tower.train(training)
     return dim
+
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def is_file(pretrained: str) -> bool:
+    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
+    return "/" in pretrained or pretrained.endswith(SUFFIXES)
