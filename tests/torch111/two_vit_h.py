@@ -24,7 +24,7 @@ from guie.export.torchscript import downgrade, package
 from guie.models.build import build_embedder
 from guie.models.ensemble import Ensemble
 from guie.models.loading import ExportModule
-from guie.models.views import Inputs, ViewSpec
+from guie.models.preprocess import Inputs, ViewSpec
 
 SIZE_PX = 224
 MODEL = {

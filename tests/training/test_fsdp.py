@@ -155,6 +155,9 @@ class Blocks(nn.Module):
         self.register_buffer("margin", torch.ones(1), persistent=False)
         self.register_buffer("seen", torch.zeros(1))
 
+    def split_criteria(self) -> list[nn.Module]:
+        return []
+
     def forward(self, feat_BF: torch.Tensor) -> torch.Tensor:
         for block in self.backbone["blocks"]:
             feat_BF = block(feat_BF)

@@ -27,9 +27,8 @@ from guie.data.images import decoder_key, open_as_host
 from guie.data.loader import Prefetcher, eval_loader
 from guie.data.raw_batch import RawImages, packed
 from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
-from guie.models.preprocess import Preprocess
+from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
-from guie.models.views import AnyPreprocess, Inputs
 
 BLOCK = 4096  # images per process whose rows leave the device, and are gathered, at once
 # Devices that resize and normalise images themselves. A CPU would take as long as its loaders.

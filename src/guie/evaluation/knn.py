@@ -6,14 +6,17 @@ Shape legend: B queries of one block, N index rows, U distinct unit vectors, D d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import faiss
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.threads import search_threads
+from guie.base.processes import usable_cores
 
 NOTHING = -np.inf  # similarity of an empty rank
 RESERVED_BYTES = 2**28  # memory that faiss may use for the candidates of one block
@@ -200,3 +203,33 @@ def _padded(values_BK: np.ndarray, k: int, value: float) -> np.ndarray:
     return (
         np.pad(values_BK, ((0, 0), (0, missing)), constant_values=value) if missing else values_BK
     )
+
+
+# Set by `accelerate launch` and by torchrun, which also set OMP_NUM_THREADS=1.
+LAUNCHED = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
+
+_entered: ContextVar[bool] = ContextVar("_entered", default=False)
+
+
+@contextmanager
+def search_threads(processes: int = 1) -> Iterator[None]:
+    """Run the searches of the block with all cores that this process may use, then restore the threads.
+
+    By default the other processes of a run wait meanwhile. The outermost of several nested blocks decides.
+    Without a launcher, and with any OMP_NUM_THREADS but 1, nothing changes: faiss takes all cores then,
+    or as many as the user chose. A launcher's 1 looks the same as a user's.
+
+    Args:
+        processes: how many processes of this machine search at the same time, and share its cores.
+    """
+    launched = any(name in os.environ for name in LAUNCHED)
+    if not launched or os.environ.get("OMP_NUM_THREADS") != "1" or _entered.get():
+        yield
+        return
+    before, entered = faiss.omp_get_max_threads(), _entered.set(True)
+    faiss.omp_set_num_threads(max(1, usable_cores() // processes))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+        _entered.reset(entered)

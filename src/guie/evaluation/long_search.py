@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from guie.base.threads import search_threads
-from guie.evaluation.knn import RESERVED_BYTES
+from guie.evaluation.knn import RESERVED_BYTES, search_threads
 from guie.evaluation.search import MOST_QUERIES, BlockCache
 
 LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores

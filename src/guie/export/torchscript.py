@@ -23,7 +23,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.models.ensemble import Ensemble
 from guie.models.loading import ExportModule
-from guie.models.views import AnyPreprocess
+from guie.models.preprocess import AnyPreprocess
 
 
 class Widened(nn.Module):

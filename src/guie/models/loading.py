@@ -22,8 +22,7 @@ from guie.models.backbones.base import BACKBONES
 from guie.models.build import build_embedder, build_preprocess
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
-from guie.models.preprocess import Preprocess
-from guie.models.views import AnyPreprocess, Inputs, ViewSpec
+from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess, ViewSpec
 from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
 
 AnyPart = MemberConfig | CompositionConfig

@@ -57,6 +57,9 @@ class ClassificationTask(Task):
             parts["projector"] = dict(self.projector.named_parameters())
         return parts
 
+    def split_criteria(self) -> list[MarginSoftmax]:
+        return [one for one in self.criterion.modules() if isinstance(one, MarginSoftmax)]
+
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
         self.criterion.begin_stage(class_ids, self.loss_stage(number))
