@@ -17,11 +17,6 @@ def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
     adapt(backbone, config)
     if config.layers:
         backbone.take_layers(config.layers)
-    return attach_head(backbone, config)
-
-
-def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
-    """Add the configured head, if any, to a backbone."""
     head = config.head
     if head is None:
         return Embedder(backbone, None)
