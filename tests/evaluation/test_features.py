@@ -65,6 +65,7 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     direct_ND = embed_files(
         Accelerator(), model.embedder, model.preprocess, [root / path for path in paths], workers=0
     )
+    computed.clear()
     found = features(model, images, tmp_path / "c")
     assert found.shape == direct_ND.shape and len(found) == len(paths)
     np.testing.assert_allclose(np.asarray(found), direct_ND, atol=1e-3)
