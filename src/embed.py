@@ -111,12 +111,12 @@ def main(argv: Sequence[str] | None = None) -> Path:
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 
-    from guie.base.devices import from_main, make_accelerator
-    from guie.base.slow_bf16 import float32_products
+    from guie.base.devices import float32_products, from_main, make_accelerator
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
     from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
-    from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
+    from guie.evaluation.embedding import embed_into
+    from guie.evaluation.feature_cache import FeatureCache, remove_caches
     from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
     from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 

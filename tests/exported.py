@@ -7,7 +7,8 @@ from pathlib import Path
 from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
-from guie.models.embedder import Embedder, ExportModule
+from guie.models.embedder import Embedder
+from guie.models.loading import ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 

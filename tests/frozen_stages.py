@@ -16,8 +16,8 @@ from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws, Sampler
 from guie.data.sampling.streams import key
 from guie.evaluation.embedding import embed_files
-from guie.evaluation.frozen import FrozenData, frozen_data
-from guie.models.embedder import build_preprocess
+from guie.models.build import build_preprocess
+from guie.training.cached_views import FrozenData, frozen_data
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode
 from guie.training.tasks import build_task

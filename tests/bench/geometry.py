@@ -20,7 +20,8 @@ from common import arguments, show_frame
 
 from guie.data.manifest import load_manifest
 from guie.evaluation import geometry
-from guie.evaluation.embeddings import load_embeddings, unit_vectors
+from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.knn import unit_vectors
 from guie.report.figures import densities, domain_bars, domain_map, project, sample_rows, spectra
 
 AXES = 64  # of a spectrum, drawn

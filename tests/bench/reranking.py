@@ -19,11 +19,12 @@ from common import arguments, queries_of, save_table, show
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
-from guie.evaluation.embeddings import load_embeddings, unit_vectors
-from guie.evaluation.knn import ExactIndex
+from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.patches import embed_patches
-from guie.evaluation.rerank.reranker import Rerank, Reranker
-from guie.evaluation.search import SearchScorer, searches
+from guie.evaluation.rerank.ranking import Rerank, rankings
+from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.search import score_queries, searches
 
 WAYS = (
     (),
@@ -62,7 +63,7 @@ def main() -> None:
     rows, plain = [], None
     for methods in (*WAYS, *(WITH_PATCHES if args.model else ())):
         rerank = Rerank(methods, patches_TPF)
-        found = SearchScorer(images, unit_TD, rerank=rerank).score(search, KEYS)
+        found = score_queries(rankings(images, unit_TD, search, rerank), search, KEYS)
         plain = found if plain is None else plain
         means = found.groupby(domain_Q).mean().mean()
         ahead = paired(*(v["r_at_1"].to_numpy() for v in (plain, found)), label_Q, domain_Q)

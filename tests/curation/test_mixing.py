@@ -27,7 +27,7 @@ from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
 from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
 from guie.data.manifest.reading import read_sidecar
-from guie.evaluation import feature_cache
+from guie.evaluation import embedding
 from guie.models.backbones.open_clip import import_open_clip
 
 
@@ -205,7 +205,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     ]
     asked: list[str] = []
     monkeypatch.setattr(cache, "check_all", lambda paths, *_: asked.extend(paths) or [])
-    thumbnail, embed_blocks = hashes._thumbnail, feature_cache.embed_blocks
+    thumbnail, embed_blocks = hashes._thumbnail, embedding.embed_blocks
     compare_files = pixels.compare_files
 
     def thumbnail_asked(root: Path, view: str, path: str) -> np.ndarray:
@@ -223,7 +223,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
 
     monkeypatch.setattr(pixels, "compare_files", comparison_asked)
     monkeypatch.setattr(hashes, "_thumbnail", thumbnail_asked)
-    monkeypatch.setattr(feature_cache, "embed_blocks", embedding_asked)
+    monkeypatch.setattr(embedding, "embed_blocks", embedding_asked)
     joined, _ = run(toys, domains, **blocks)
     assert joined.equals(alone) and not asked
 

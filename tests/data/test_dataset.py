@@ -21,8 +21,8 @@ from guie.data.images import Region, open_as_seen, open_part
 from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
-from guie.evaluation.frozen import _view_caches
 from guie.models.preprocess import Preprocess
+from guie.training.cached_views import _view_caches
 
 
 @pytest.fixture(scope="module")

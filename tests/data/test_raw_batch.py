@@ -20,7 +20,7 @@ from guie.data.raw_batch import RawImages, packed
 from guie.evaluation import embedding
 from guie.evaluation.embedding import embed_dataset, embed_files
 from guie.models import open_model
-from guie.models.views import Inputs, ViewSpec
+from guie.models.preprocess import Inputs, ViewSpec
 
 HALF = (0.5, 0.5, 0.5)
 LOOKS = Inputs([ViewSpec(32, HALF, HALF), ViewSpec(20, HALF, HALF, "pad", part=0.8, flip=True)])

@@ -19,13 +19,8 @@ from guie.curation.duplicates.evidence import embed_for
 from guie.data.image_checks.comparison import content
 from guie.evaluation import embedding
 from guie.evaluation import feature_cache as computing
-from guie.evaluation.embedding import embed_files
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    cached_features,
-    caches_in,
-    remove_caches,
-)
+from guie.evaluation.embedding import cached_features, embed_blocks, embed_files
+from guie.evaluation.feature_cache import FeatureCache, caches_in, remove_caches
 from guie.models import LoadedModel, open_model
 
 
@@ -51,11 +46,11 @@ def computed(monkeypatch) -> list[int]:
     counts: list[int] = []
 
     def counted(*words, **settings):
-        for block in embedding.embed_blocks(*words, **settings):
+        for block in embed_blocks(*words, **settings):
             counts.append(len(block))
             yield block
 
-    monkeypatch.setattr(computing, "embed_blocks", counted)
+    monkeypatch.setattr(embedding, "embed_blocks", counted)
     monkeypatch.setattr(embedding, "BLOCK", 8)
     return counts
 
@@ -70,6 +65,7 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     direct_ND = embed_files(
         Accelerator(), model.embedder, model.preprocess, [root / path for path in paths], workers=0
     )
+    computed.clear()
     found = features(model, images, tmp_path / "c")
     assert found.shape == direct_ND.shape and len(found) == len(paths)
     np.testing.assert_allclose(np.asarray(found), direct_ND, atol=1e-3)

@@ -12,7 +12,7 @@ from scored_tables import gaussian_embeddings, mixed_table
 import two_processes
 import validate
 from guie.evaluation import knn as neighbours
-from guie.evaluation import search as long_search
+from guie.evaluation import long_search
 from guie.evaluation import search as searching
 from guie.evaluation.search import KEY, BlockCache
 

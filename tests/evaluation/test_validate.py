@@ -10,8 +10,7 @@ import pytest
 import validate
 from guie.base import errors
 from guie.base.errors import UserError
-from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.knn import ExactIndex
+from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.protocols.evaluating import evaluate
 from guie.evaluation.rerank.reranker import Reranker
 from guie.report.tables import report_table

@@ -21,8 +21,7 @@ from guie.base.errors import UserError
 from guie.export import formats
 from guie.export.formats import exported_program, open_onnx
 from guie.models import open_model
-from guie.models.embedder import ExportModule
-from guie.models.loading import composed
+from guie.models.loading import ExportModule, composed
 from guie.models.preprocess import Preprocess
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build

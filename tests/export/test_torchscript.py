@@ -28,8 +28,9 @@ from guie.export.torchscript import (
     package,
     portable_operators,
 )
-from guie.models.embedder import Embedder, ExportModule
+from guie.models.embedder import Embedder
 from guie.models.head import Head
+from guie.models.loading import ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 from torch111.architectures import FAMILIES, OTHERS, build

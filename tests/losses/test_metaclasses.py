@@ -11,8 +11,8 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.config.losses import ArcFaceConfig, MetaclassesConfig, SoftmaxConfig
 from guie.losses.build import build_loss
-from guie.losses.random_groups import MetaclassLoss, partition
-from guie.models.embedder import build_embedder
+from guie.losses.composite import MetaclassLoss, partition
+from guie.models.build import build_embedder
 from tiny_runs import TINY_CLIP, tiny_config
 
 

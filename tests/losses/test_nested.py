@@ -9,8 +9,8 @@ from torch.nn import functional
 from guie.config.losses import ArcFaceConfig, CurricularFaceConfig, SupConConfig
 from guie.losses.base import LossStage
 from guie.losses.build import build_loss
+from guie.losses.composite import NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.nested import NestedLoss
 
 SIZES, DOMAINS = [3, 1, 4, 1, 5], ["a"] * 5
 LABEL_B = torch.tensor([0, 1, 2, 3, 4, 0])

@@ -32,7 +32,7 @@ import guie.export
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes
 from guie.export.torchscript import downgrade, package
-from guie.models.embedder import ExportModule
+from guie.models.loading import ExportModule
 from guie.models.preprocess import Preprocess
 
 TOLERANCE = 1e-5

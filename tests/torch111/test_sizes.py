@@ -12,7 +12,7 @@ from check import TOLERANCE, compare
 from runtime import WHEEL, compiled, fetched
 
 from guie.export.torchscript import StoredZip, downgrade, package
-from guie.models.embedder import ExportModule
+from guie.models.loading import ExportModule
 from guie.models.preprocess import Preprocess
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"

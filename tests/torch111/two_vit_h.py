@@ -21,9 +21,10 @@ from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export.operators import check_operators
 from guie.export.torchscript import downgrade, package
-from guie.models.embedder import ExportModule, build_embedder
+from guie.models.build import build_embedder
 from guie.models.ensemble import Ensemble
-from guie.models.views import Inputs, ViewSpec
+from guie.models.loading import ExportModule
+from guie.models.preprocess import Inputs, ViewSpec
 
 SIZE_PX = 224
 MODEL = {

@@ -18,11 +18,11 @@ from guie.base.errors import UserError
 from guie.config.distillation import TeacherConfig
 from guie.data.dataset import Batch
 from guie.data.manifest import load_manifest
-from guie.evaluation import frozen as views
 from guie.models import open_model
-from guie.models.embedder import build_embedder
+from guie.models.build import build_embedder
 from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_model, save_weights
+from guie.training import cached_views as views
 from guie.training import stage
 from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
 from guie.training.teachers import open_teachers

@@ -23,7 +23,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, Classes
-from guie.models.embedder import build_embedder
+from guie.models.build import build_embedder
 from guie.training import sharding
 from guie.training.checkpoint import Checkpoints
 from guie.training.optim import MovingAverage
@@ -154,6 +154,9 @@ class Blocks(nn.Module):
         self.classes = nn.Linear(4, 7, bias=False)  # 7 classes over 2 processes
         self.register_buffer("margin", torch.ones(1), persistent=False)
         self.register_buffer("seen", torch.zeros(1))
+
+    def split_criteria(self) -> list[nn.Module]:
+        return []
 
     def forward(self, feat_BF: torch.Tensor) -> torch.Tensor:
         for block in self.backbone["blocks"]:

@@ -20,14 +20,13 @@ from guie.config.base import (
     Width,
     Workers,
 )
-from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor
+from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
 from guie.config.training import RunConfig
 
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
 FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: old name, written until 2026-11
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]  # beyond, float32 loses a member
-Resize = Literal["bicubic", "bilinear"]
 Average = Literal["normalised", "raw"]
 Corner = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right"]
 

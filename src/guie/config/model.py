@@ -135,6 +135,7 @@ class WithAdapters(Config):
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
 PadColor = Literal["white", "black"]
+Resize = Literal["bicubic", "bilinear"]
 
 BATCH_NORM_EPS = 1e-5  # torch's own
 

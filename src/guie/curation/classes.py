@@ -16,12 +16,12 @@ from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.base.threads import search_threads
 from guie.config.data import OutlierConfig, OversampleConfig
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
 from guie.data.manifest.reading import class_names, class_sizes, memberships
 from guie.evaluation.feature_cache import Features
+from guie.evaluation.knn import search_threads
 
 CHUNK = 65_536
 

@@ -69,7 +69,8 @@ from guie.data.images import decoder_key, open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecars
-from guie.evaluation.feature_cache import Features, cached_features
+from guie.evaluation.embedding import cached_features
+from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
 from guie.models.loading import open_model
 

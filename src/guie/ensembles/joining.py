@@ -47,8 +47,8 @@ from guie.models.loading import (
     open_model,
     with_layers,
 )
+from guie.models.preprocess import Inputs
 from guie.models.pretrained import state_hash
-from guie.models.views import Inputs
 from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (
     METRICS_FILE,

@@ -24,7 +24,7 @@ from guie.evaluation.embedding import embed_dataset
 from guie.evaluation.reduction import balanced_sample
 from guie.evaluation.validation import flat_scores, quick_scores, refuse_unscorable
 from guie.models.loading import LoadedModel
-from guie.models.views import Inputs
+from guie.models.preprocess import Inputs
 
 Scores = dict[str, float] | None  # as `validate` returns them; None if nothing is scored
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.search import MOST_QUERIES, Images, Ranking, rankings, searches
+from guie.evaluation.rerank.ranking import rankings
+from guie.evaluation.search import MOST_QUERIES, Images, Ranking, searches
 
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores

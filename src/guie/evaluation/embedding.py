@@ -1,24 +1,34 @@
-"""Embed many images in batches and over several processes; float32 rows keep the input order."""
+"""Embed many images in batches and over several processes; float32 rows keep the input order.
+
+`cached_features` computes only what is not cached.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
+from PIL import Image
+from pydantic import BaseModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.data.dataset import EvalDataset, Samples
+from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
+from guie.data.image_checks.decoding import absolute
+from guie.data.images import decoder_key, open_as_host
 from guie.data.loader import Prefetcher, eval_loader
 from guie.data.raw_batch import RawImages, packed
-from guie.models.preprocess import Preprocess
-from guie.models.views import AnyPreprocess, Inputs
+from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
+from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
+from guie.models.pretrained import state_hash
 
 BLOCK = 4096  # images per process whose rows leave the device, and are gathered, at once
 # Devices that resize and normalise images themselves. A CPU would take as long as its loaders.
@@ -159,3 +169,116 @@ def _gather(accelerator: Accelerator, own_SD: Tensor, size: int) -> np.ndarray:
     padded_SD = torch.zeros(share, own_SD.shape[1], device=accelerator.device)
     padded_SD[: len(own_SD)] = own_SD
     return accelerator.gather(padded_SD)[:size].cpu().numpy()
+
+
+class Embedding(Embeds, Protocol):
+    """An embedder whose embeddings can be cached, identified by its weights."""
+
+    cache_key: str
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+
+class Model(Protocol):
+    """What computes and identifies features: a `LoadedModel`, or the backbone of a stage."""
+
+    @property
+    def embedder(self) -> Embedding: ...
+
+    @property
+    def preprocess(self) -> AnyPreprocess: ...
+
+    @property
+    def config(self) -> BaseModel: ...
+
+
+View = Callable[[Image.Image], Image.Image]
+
+
+class Viewed(nn.Module):
+    """Apply a view to the image before the preprocessing."""
+
+    def __init__(self, view: View, preprocess: nn.Module):
+        super().__init__()
+        self.view, self.preprocess = view, preprocess
+
+    def forward(self, images_1CHW: Tensor) -> Tensor:
+        """Map (1, 3, H, W) uint8 to the output of `preprocess`."""
+        image = Image.fromarray(images_1CHW[0].permute(1, 2, 0).numpy())
+        return self.preprocess(as_batch(np.asarray(self.view(image))))
+
+
+def cached_features(
+    accelerator: Accelerator,
+    model: Model,
+    paths: Sequence[str],
+    root: str | Path,
+    folder: str | Path,
+    *,
+    view: tuple[str, View] | None = None,
+    **settings: Any,
+) -> Features:
+    """Return features of `root / path` for each path, and compute those that are not cached.
+
+    Every process must call it with the same paths and receives all rows. Only the main process
+    writes, to a folder that all can read.
+
+    Args:
+        view: a function applied to each image before the preprocessing, with its name, which is
+            part of the cache key; None for the whole image.
+        settings: passed on to `embed_blocks`.
+
+    Raises:
+        UserError: an image cannot be read, or the cache cannot be written.
+    """
+    model.embedder.to(accelerator.device)
+    name, look = view or ("whole", None)
+    preprocess = Viewed(look, model.preprocess) if look else model.preprocess
+    cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": name})
+    files, title = absolute(root, paths), f"features ({name})"
+    made_by = (accelerator, model.embedder, preprocess)
+    states = embed_into(cache, *made_by, files, title=title, **settings)
+    return cache.open(states, model.embedder.dim)
+
+
+def embed_into(
+    cache: FeatureCache,
+    accelerator: Accelerator,
+    embedder: Embeds,
+    preprocess: Callable[[Tensor], Tensor],
+    files: Sequence[str],
+    boxes: Sequence[Crop | None] | None = None,
+    open_image: Callable[[Path], Image.Image] = open_as_host,
+    **settings: Any,
+) -> pd.DataFrame:
+    """Compute missing features in all processes; return the states that `FeatureCache.open` takes.
+
+    Args:
+        boxes: the crop of each image, None for the whole image; part of the cache key.
+        open_image: how images are decoded; part of the cache key.
+        settings: passed on to `embed_blocks`.
+
+    Raises UserError like `cached_features`.
+    """
+    boxes = boxes or [None] * len(files)
+    decoder = decoder_key(open_image)
+    states = from_main(accelerator, lambda: readable_states(files, decoder))
+    decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
+    states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
+    missing = from_main(accelerator, lambda: cache.missing(states))
+    wanted, crops = [files[row] for row in missing], [boxes[row] for row in missing]
+    dataset = EvalDataset(wanted, preprocess, crops, open_image)
+    blocks = embed_blocks(accelerator, embedder, dataset, **settings)
+    fill(accelerator, cache, states, missing, blocks)
+    return states
+
+
+def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
+    """Return all that a feature depends on except the image: model, weights, preprocessing, precision."""
+    return {
+        "gives": model.embedder.cache_key,  # a headless Embedder and a bare backbone share weights
+        "model": model.config.model_dump(mode="json"),
+        "weights_sha256": state_hash(model.embedder.state_dict()),
+        "preprocess": model.preprocess.recipe(),
+        "mixed_precision": mixed_precision,
+    }

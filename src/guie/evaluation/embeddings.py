@@ -6,7 +6,7 @@ Shape legend: T rows of the table, N rows of a file, D dimensions.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 from guie.evaluation.embedding_parquet import COLUMNS, decoded_bytes, path_bytes, read_parquet
+from guie.evaluation.knn import lengths, refuse, unit_vectors
 
 # Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
 # the whole index.
@@ -73,24 +74,12 @@ def _in_order(
     return embedding_ND[row_of[wanted.get_indexer(table["image_path"])]]
 
 
-def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
-
-    Raises UserError if one is not finite.
-    """
-    length_T = lengths(embeddings_TD, np.asarray(paths))
-    length_T[length_T == 0] = 1
-    return embeddings_TD.astype(np.float32) / length_T[:, None]
-
-
 def as_units(embeddings_TD: Embeddings, table: pd.DataFrame) -> Embeddings:
     """Normalise vectors of one model or of each domain's specialist, one for each row of the table.
 
     Raises UserError if a vector is not finite or a specialist is missing, ValueError for other shapes.
     """
     if isinstance(embeddings_TD, np.ndarray):
-        if len(embeddings_TD) != len(table):
-            raise ValueError(f"{len(embeddings_TD)} embeddings for {len(table)} rows")
         return unit_vectors(embeddings_TD, table["image_path"].to_numpy())
     missing = sorted(set(table["domain"]) - set(embeddings_TD))
     if missing:
@@ -104,23 +93,6 @@ def arrays_of(given: Embeddings | None) -> list[np.ndarray]:
     if given is None:
         return []
     return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
-
-
-def lengths(
-    embeddings_ND: np.ndarray, path_N: np.ndarray, source: str = "embeddings"
-) -> np.ndarray:
-    """Return Euclidean lengths in float32. Raises UserError if one is not finite."""
-    with np.errstate(over="ignore"):
-        length_N = np.linalg.norm(embeddings_ND.astype(np.float32, copy=False), axis=1)
-    fault = f"{source}: a value that is not finite, or too large,"
-    refuse(path_N[~np.isfinite(length_N)], fault, "check the model for NaN")
-    return length_N
-
-
-def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str) -> None:
-    """Raise UserError if there are any paths, with their number and the first."""
-    if len(paths):
-        raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
 
 
 def _parquet_rows(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:

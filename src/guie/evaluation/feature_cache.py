@@ -1,4 +1,4 @@
-"""Compute image features once, over all processes, and cache them on disk in verified shards."""
+"""Cache image features on disk, in verified shards; all processes read them, and the main one writes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
-from PIL import Image
-from pydantic import BaseModel
-from torch import Tensor, nn
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
-from guie.data.dataset import Crop, EvalDataset, as_batch
-from guie.data.image_checks.decoding import KEY, TYPES, absolute, file_states
-from guie.data.images import decoder_key, open_as_host
-from guie.evaluation.embedding import Embeds, embed_blocks
-from guie.models.pretrained import state_hash
-from guie.models.views import AnyPreprocess
+from guie.data.image_checks.decoding import KEY, TYPES, file_states
 
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
 # A shard's files, and the temporary files of a killed process (see `replacing`)
@@ -200,108 +192,6 @@ def _shard_hash(states: pd.DataFrame, rows_ND: np.ndarray) -> str:
     return hashlib.sha256(files.encode() + rows_ND.tobytes()).hexdigest()
 
 
-class Embedding(Embeds, Protocol):
-    """An embedder whose embeddings can be cached, identified by its weights."""
-
-    cache_key: str
-
-    def state_dict(self) -> Mapping[str, Tensor]: ...
-
-
-class Model(Protocol):
-    """What computes and identifies features: a `LoadedModel`, or the backbone of a stage."""
-
-    @property
-    def embedder(self) -> Embedding: ...
-
-    @property
-    def preprocess(self) -> AnyPreprocess: ...
-
-    @property
-    def config(self) -> BaseModel: ...
-
-
-View = Callable[[Image.Image], Image.Image]
-
-
-class Viewed(nn.Module):
-    """Apply a view to the image before the preprocessing."""
-
-    def __init__(self, view: View, preprocess: nn.Module):
-        super().__init__()
-        self.view, self.preprocess = view, preprocess
-
-    def forward(self, images_1CHW: Tensor) -> Tensor:
-        """Map (1, 3, H, W) uint8 to the output of `preprocess`."""
-        image = Image.fromarray(images_1CHW[0].permute(1, 2, 0).numpy())
-        return self.preprocess(as_batch(np.asarray(self.view(image))))
-
-
-def cached_features(
-    accelerator: Accelerator,
-    model: Model,
-    paths: Sequence[str],
-    root: str | Path,
-    folder: str | Path,
-    *,
-    view: tuple[str, View] | None = None,
-    **settings: Any,
-) -> Features:
-    """Return features of `root / path` for each path, and compute those that are not cached.
-
-    Every process must call it with the same paths and receives all rows. Only the main process
-    writes, to a folder that all can read.
-
-    Args:
-        view: a function applied to each image before the preprocessing, with its name, which is
-            part of the cache key; None for the whole image.
-        settings: passed on to `embed_blocks`.
-
-    Raises:
-        UserError: an image cannot be read, or the cache cannot be written.
-    """
-    model.embedder.to(accelerator.device)
-    name, look = view or ("whole", None)
-    preprocess = Viewed(look, model.preprocess) if look else model.preprocess
-    cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": name})
-    files, title = absolute(root, paths), f"features ({name})"
-    made_by = (accelerator, model.embedder, preprocess)
-    states = embed_into(cache, *made_by, files, title=title, **settings)
-    return cache.open(states, model.embedder.dim)
-
-
-def embed_into(
-    cache: FeatureCache,
-    accelerator: Accelerator,
-    embedder: Embeds,
-    preprocess: Callable[[Tensor], Tensor],
-    files: Sequence[str],
-    boxes: Sequence[Crop | None] | None = None,
-    open_image: Callable[[Path], Image.Image] = open_as_host,
-    **settings: Any,
-) -> pd.DataFrame:
-    """Compute missing features in all processes; return the states that `FeatureCache.open` takes.
-
-    Args:
-        boxes: the crop of each image, None for the whole image; part of the cache key.
-        open_image: how images are decoded; part of the cache key.
-        settings: passed on to `embed_blocks`.
-
-    Raises UserError like `cached_features`.
-    """
-    boxes = boxes or [None] * len(files)
-    decoder = decoder_key(open_image)
-    states = from_main(accelerator, lambda: readable_states(files, decoder))
-    decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
-    states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
-    missing = from_main(accelerator, lambda: cache.missing(states))
-    wanted, crops = [files[row] for row in missing], [boxes[row] for row in missing]
-    dataset = EvalDataset(wanted, preprocess, crops, open_image)
-    blocks = embed_blocks(accelerator, embedder, dataset, **settings)
-    fill(accelerator, cache, states, missing, blocks)
-    return states
-
-
 def fill(
     accelerator: Accelerator,
     cache: FeatureCache,
@@ -333,17 +223,6 @@ def fill(
                 written = writer.submit(cache.add, states.iloc[rows], features_ND)
             done += len(rows)
         from_main(accelerator, written.result)
-
-
-def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
-    """Return all that a feature depends on except the image: model, weights, preprocessing, precision."""
-    return {
-        "gives": model.embedder.cache_key,  # a headless Embedder and a bare backbone share weights
-        "model": model.config.model_dump(mode="json"),
-        "weights_sha256": state_hash(model.embedder.state_dict()),
-        "preprocess": model.preprocess.recipe(),
-        "mixed_precision": mixed_precision,
-    }
 
 
 def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:

@@ -16,7 +16,8 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_special, replacing
 from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.knn import NOTHING, block_size
-from guie.evaluation.search import Images, rankings, searches
+from guie.evaluation.rerank.ranking import rankings
+from guie.evaluation.search import Images, searches
 
 NEGATIVE, EASY, HARD, JUNK = range(4)
 DEPTHS = (1, 5, 10)

@@ -6,10 +6,17 @@ Shape legend: B queries of one block, N index rows, U distinct unit vectors, D d
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import faiss
 import numpy as np
+import pandas as pd
 
-from guie.base.threads import search_threads
+from guie.base.errors import UserError
+from guie.base.processes import usable_cores
 
 NOTHING = -np.inf  # similarity of an empty rank
 RESERVED_BYTES = 2**28  # memory that faiss may use for the candidates of one block
@@ -129,6 +136,35 @@ class ExactIndex:
         return row_BC, wide_BC
 
 
+def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
+
+    Raises UserError if one is not finite, ValueError if there are more or fewer paths.
+    """
+    if len(embeddings_TD) != len(paths):
+        raise ValueError(f"{len(embeddings_TD)} embeddings for {len(paths)} rows")
+    length_T = lengths(embeddings_TD, np.asarray(paths))
+    length_T[length_T == 0] = 1
+    return embeddings_TD.astype(np.float32) / length_T[:, None]
+
+
+def lengths(
+    embeddings_ND: np.ndarray, path_N: np.ndarray, source: str = "embeddings"
+) -> np.ndarray:
+    """Return Euclidean lengths in float32. Raises UserError if one is not finite."""
+    with np.errstate(over="ignore"):
+        length_N = np.linalg.norm(embeddings_ND.astype(np.float32, copy=False), axis=1)
+    fault = f"{source}: a value that is not finite, or too large,"
+    refuse(path_N[~np.isfinite(length_N)], fault, "check the model for NaN")
+    return length_N
+
+
+def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str) -> None:
+    """Raise UserError if there are any paths, with their number and the first."""
+    if len(paths):
+        raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
+
+
 def block_size(ranks: int, most: int) -> int:
     """Return the number of queries to search at once for that many ranks, at most `most`."""
     return int(np.clip(RESERVED_BYTES // (CANDIDATE_BYTES * ranks), 1, most))
@@ -167,3 +203,33 @@ def _padded(values_BK: np.ndarray, k: int, value: float) -> np.ndarray:
     return (
         np.pad(values_BK, ((0, 0), (0, missing)), constant_values=value) if missing else values_BK
     )
+
+
+# Set by `accelerate launch` and by torchrun, which also set OMP_NUM_THREADS=1.
+LAUNCHED = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
+
+_entered: ContextVar[bool] = ContextVar("_entered", default=False)
+
+
+@contextmanager
+def search_threads(processes: int = 1) -> Iterator[None]:
+    """Run the searches of the block with all cores that this process may use, then restore the threads.
+
+    By default the other processes of a run wait meanwhile. The outermost of several nested blocks decides.
+    Without a launcher, and with any OMP_NUM_THREADS but 1, nothing changes: faiss takes all cores then,
+    or as many as the user chose. A launcher's 1 looks the same as a user's.
+
+    Args:
+        processes: how many processes of this machine search at the same time, and share its cores.
+    """
+    launched = any(name in os.environ for name in LAUNCHED)
+    if not launched or os.environ.get("OMP_NUM_THREADS") != "1" or _entered.get():
+        yield
+        return
+    before, entered = faiss.omp_get_max_threads(), _entered.set(True)
+    faiss.omp_set_num_threads(max(1, usable_cores() // processes))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+        _entered.reset(entered)

@@ -24,8 +24,7 @@ from guie.base.files import refuse_special
 from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import read_companion
-from guie.evaluation.embedding import embed_files
-from guie.evaluation.feature_cache import recipe
+from guie.evaluation.embedding import embed_files, recipe
 from guie.models.adapters.prompts import Pool
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from guie.base.threads import search_threads
+from guie.evaluation.knn import search_threads
 
 ITERATIONS = 20  # of k-means
 

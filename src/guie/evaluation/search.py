@@ -1,4 +1,4 @@
-"""Search queries in an index and score each query, block by block; share and resume long searches.
+"""Search queries in an index and score each query, block by block.
 
 Shapes: Q queries, K neighbours.
 """
@@ -6,9 +6,8 @@ Shapes: Q queries, K neighbours.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +18,8 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
-from guie.base.seeds import seeded_draws
-from guie.base.threads import search_threads
-from guie.evaluation import knn as neighbours
 from guie.evaluation import metrics
-from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.rerank.reranker import NO_RERANK, Rerank, Reranker
 
 
 class LabelSets:
@@ -209,30 +203,19 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 
 @dataclass(frozen=True)
 class Ranking:
-    """The index images of a search, ranked for each query without its own image.
+    """The index images of a search, ranked by similarity for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, corrections of the order.
+    Attributes: `unit_TD`, unit vectors of all rows T.
     """
 
     images: Images
     unit_TD: np.ndarray
     search: Search
-    rerank: Rerank = NO_RERANK
 
     @cached_property
-    def _index(self) -> ExactIndex:
+    def index(self) -> ExactIndex:
+        """The index, built when it is first searched."""
         return ExactIndex(self.unit_TD[self.search.index_I])
-
-    @cached_property
-    def _reranker(self) -> Reranker:
-        index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
-
-        def patches_of(places: np.ndarray) -> np.ndarray:
-            assert patches_TPF is not None
-            return patches_TPF[index_I[places]]
-
-        methods, find = self.rerank.methods, self._index.search
-        return Reranker(self.unit_TD[index_I], find, methods, patches_of=patches_of)
 
     @cached_property
     def _own_Q(self) -> np.ndarray:
@@ -241,17 +224,18 @@ class Ranking:
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
 
-        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end. With `rerank`,
-        corrected scores take the place of similarities.
+        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
         """
-        asked_B, own_B = self.search.query_Q[block], self._own_Q[block]
-        queries_BD, patches_TPF = self.unit_TD[asked_B], self.rerank.patches_TPF
-        if self.rerank.methods and len(self.search.index_I):
-            patches_BPF = None if patches_TPF is None else patches_TPF[asked_B]
-            place_BK, score_BK = self._reranker.search(queries_BD, k, own_B, patches_BPF)
-        else:
-            place_BK, score_BK = self._index.search(queries_BD, k, own_B)
+        place_BK, score_BK = self.find(self.search.query_Q[block], k, self._own_Q[block])
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
+
+    def find(self, query_B: np.ndarray, k: int, own_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return places in the index, not rows, otherwise as `nearest`.
+
+        Args:
+            own_B: places of the queries' own images; -1 for none.
+        """
+        return self.index.search(self.unit_TD[query_B], k, own_B)
 
     def blocks(self, size: int) -> list[slice]:
         """Return all queries as slices of that many, the last one shorter."""
@@ -259,79 +243,62 @@ class Ranking:
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def rankings(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
-) -> Iterator[Ranking]:
-    """Yield the ranking of a search; with specialists, one for the queries of each domain."""
-    if isinstance(embedded, np.ndarray):
-        yield Ranking(images, embedded, search, rerank)
-        return
-    domain_Q = images.domain_T[search.query_Q]
-    for name, unit_TD in embedded.items():
-        query_Q = search.query_Q[domain_Q == name]
-        own = replace(search, name=f"{search.name} by {name}", query_Q=query_Q)
-        yield Ranking(images, unit_TD, own, rerank)
+def score_queries(
+    rankings: Iterable[Ranking],
+    search: Search,
+    keys: Sequence[str],
+    kept: BlockCache | None = None,
+    query_counts: bool = False,
+) -> pd.DataFrame:
+    """Return the named metrics of each query, indexed by row T; NaN if it has no positive.
 
-
-@dataclass(frozen=True)
-class SearchScorer:
-    """Score searches over embedded images.
-
-    Attributes:
+    Args:
+        rankings: together, of all queries of the search.
         kept: blocks of an earlier run and of this process. Rows of other processes' blocks are NaN
             until those blocks exist.
         query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
             query's own image where it is in the index, like PUMA's code.
-        rerank: corrections of every ranking.
     """
+    blocks = [
+        values.set_index(rows_B)
+        for ranking in rankings
+        for rows_B, values in _scored_blocks(ranking, keys, kept, query_counts)
+    ]
+    scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
+    return scores.reindex(search.query_Q)
 
-    images: Images
-    embedded: Embeddings
-    kept: BlockCache | None = None
-    query_counts: bool = False
-    rerank: Rerank = NO_RERANK
 
-    def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
-        """Return the named metrics of each query, indexed by row T; NaN if it has no positive."""
-        blocks = [
-            values.set_index(rows_B)
-            for ranking in rankings(self.images, self.embedded, search, self.rerank)
-            for rows_B, values in self._by_blocks(ranking, keys)
-        ]
-        scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
-        return scores.reindex(search.query_Q)
-
-    def _by_blocks(
-        self, ranking: Ranking, keys: Sequence[str]
-    ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-        """Yield, block by block, rows of queries and their scores."""
-        kept, search = self.kept, ranking.search
-        positives_Q = window_Q = self.images.count_positives(search.query_Q, search.index_I)
-        if self.query_counts:
-            window_Q = self.images.labels.count_shared(search.query_Q, search.index_I)
-        # Sorted, so that only the blocks of large classes need many ranks.
-        order_Q = np.argsort(window_Q, kind="stable")
-        order_Q = order_Q[positives_Q[order_Q] > 0]
-        query_Q, positives_Q, window_Q = (
-            each_Q[order_Q] for each_Q in (search.query_Q, positives_Q, window_Q)
-        )
-        ranking = replace(ranking, search=replace(search, query_Q=query_Q))
-        blocks = _blocks(window_Q, keys)
-        for number, block in enumerate(tqdm(blocks, "search", delay=5, disable=None)):
-            rows_B, window_B = query_Q[block], window_Q[block]
-            values = kept.get(search.name, number) if kept else None
-            if values is None and (kept is None or kept.is_mine(number)):
-                found_BK, _ = ranking.nearest(block, metrics.depth_of(keys, window_B[-1]))
-                relevant_BK = self.images.are_relevant(rows_B, found_BK)
-                found = metrics.ranking_metrics(relevant_BK, positives_Q[block], keys)
-                if self.query_counts:
-                    asked = [key for key in keys if key in metrics.ALL_POSITIVES]
-                    found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
-                values = pd.DataFrame(found)
-                if kept:
-                    kept.add(search.name, number, values)
-            if values is not None:
-                yield rows_B, values
+def _scored_blocks(
+    ranking: Ranking, keys: Sequence[str], kept: BlockCache | None, query_counts: bool
+) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+    """Yield, block by block, rows of queries and their scores."""
+    images, search = ranking.images, ranking.search
+    positives_Q = window_Q = images.count_positives(search.query_Q, search.index_I)
+    if query_counts:
+        window_Q = images.labels.count_shared(search.query_Q, search.index_I)
+    # Sorted, so that only the blocks of large classes need many ranks.
+    order_Q = np.argsort(window_Q, kind="stable")
+    order_Q = order_Q[positives_Q[order_Q] > 0]
+    query_Q, positives_Q, window_Q = (
+        each_Q[order_Q] for each_Q in (search.query_Q, positives_Q, window_Q)
+    )
+    ranking = replace(ranking, search=replace(search, query_Q=query_Q))
+    blocks = _blocks(window_Q, keys)
+    for number, block in enumerate(tqdm(blocks, "search", delay=5, disable=None)):
+        rows_B, window_B = query_Q[block], window_Q[block]
+        values = kept.get(search.name, number) if kept else None
+        if values is None and (kept is None or kept.is_mine(number)):
+            found_BK, _ = ranking.nearest(block, metrics.depth_of(keys, window_B[-1]))
+            relevant_BK = images.are_relevant(rows_B, found_BK)
+            found = metrics.ranking_metrics(relevant_BK, positives_Q[block], keys)
+            if query_counts:
+                asked = [key for key in keys if key in metrics.ALL_POSITIVES]
+                found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
+            values = pd.DataFrame(found)
+            if kept:
+                kept.add(search.name, number, values)
+        if values is not None:
+            yield rows_B, values
 
 
 def unanswerable(queries: int) -> UserError:
@@ -339,24 +306,6 @@ def unanswerable(queries: int) -> UserError:
     return UserError(
         f"none of {queries} queries has a positive in the index; check the columns label and role"
     )
-
-
-def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
-    """Return one search per draw for re-identification: one image of every class against the others.
-
-    The drawn images are the index and the others are queries, whatever their roles. The draws are a
-    fixed function of the draw's number and the image's path.
-    """
-    row_R = np.union1d(search.query_Q, search.index_I)
-    row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
-    path_R, class_R = table["image_path"].to_numpy()[row_R], images.labels.set_T[row_R]
-    drawn = []
-    for draw in range(draws):
-        order_R = np.lexsort((seeded_draws(draw, path_R), class_R))
-        _, first_C = np.unique(class_R[order_R], return_index=True)
-        index_I = np.sort(row_R[order_R[first_C]])
-        drawn.append(Search(f"{search.name}, draw {draw}", np.setdiff1d(row_R, index_I), index_I))
-    return drawn
 
 
 def _blocks(window_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
@@ -373,69 +322,3 @@ def _blocks(window_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
         blocks.append(slice(start, start + size))
         start += size
     return blocks
-
-
-LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
-
-
-def search_together(
-    work: Callable[[BlockCache | None], None],
-    share: Callable[[BlockCache], None],
-    folder: Path,
-    key: str,
-    pairs: int,
-) -> None:
-    """Run `work` in the main process, once all processes have searched their blocks.
-
-    Args:
-        work: searches and writes the result; cached blocks are not searched again.
-        share: searches and caches the blocks of this process, without a result.
-        folder: where blocks are cached until the work is done; a short search caches none.
-        key: hash of embeddings, table and protocol; blocks of another key are deleted.
-        pairs: total number of pairs of query and index image.
-    """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes == 1 and pairs < LONG:
-        work(None)
-        return
-    if processes == 1:
-        BlockCache.open(folder, key)
-        kept = BlockCache(folder)
-        work(kept)
-        kept.remove()
-        return
-    # Imported here, as a search in one process needs no torch.
-    from guie.base.devices import from_main, make_accelerator
-
-    accelerator = make_accelerator()
-    from_main(accelerator, lambda: BlockCache.open(folder, key))
-    with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
-        share(BlockCache(folder, accelerator.process_index, processes))
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        kept = BlockCache(folder)
-        work(kept)
-        kept.remove()
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-
-
-def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object) -> str:
-    """Return a hash of all that the blocks of a search depend on."""
-    digest = hashlib.sha256()
-    for array_TD in embeddings:
-        digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
-        digest.update(np.ascontiguousarray(array_TD).data)
-    columns = [
-        c for c in ("image_path", "label", "domain", "role", "dataset", "subsets") if c in table
-    ]
-    digest.update(pd.util.hash_pandas_object(table[columns], index=False).to_numpy().tobytes())
-    words = (*words, MOST_QUERIES, neighbours.RESERVED_BYTES)
-    digest.update(repr(words).encode())
-    return digest.hexdigest()
-
-
-def pairs_of(table: pd.DataFrame) -> int:
-    """Return queries times index images of a merged index, the most that any protocol compares."""
-    role = table["role"]
-    return int(role.isin(["query", "both"]).sum()) * int(role.isin(["index", "both"]).sum())

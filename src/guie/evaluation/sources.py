@@ -11,7 +11,8 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import companion_path, read_companion
-from guie.evaluation.embeddings import Embeddings, load_embeddings, unit_vectors
+from guie.evaluation.embeddings import Embeddings, load_embeddings
+from guie.evaluation.knn import unit_vectors
 from guie.evaluation.reduction import fit_components, random_projection
 
 FITTED = ("pca", "pca-whitened")  # reductions that are fitted on train images

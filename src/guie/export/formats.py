@@ -21,8 +21,7 @@ from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_card, file_facts, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
-from guie.models.embedder import ExportModule
-from guie.models.loading import LoadedModel
+from guie.models.loading import ExportModule, LoadedModel
 from guie.models.preprocess import Preprocess, _half
 
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
@@ -62,7 +61,7 @@ def symbolic_sizes() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("resized", "padded", "_resize", "_crop"):
             stack.enter_context(patch.object(Preprocess, name, globals()[f"_{name.strip('_')}"]))
-        stack.enter_context(patch("guie.models.embedder.image_shapes", _image_shapes))
+        stack.enter_context(patch("guie.models.loading.image_shapes", _image_shapes))
         yield
 
 

@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.config.ensemble import AspectConfig, CompositionConfig
 from guie.models.embedder import Embedder
 from guie.models.head import Reduction
-from guie.models.views import ViewSpec
+from guie.models.preprocess import ViewSpec
 
 # Takes a member and example inputs for it
 Exchange = Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]

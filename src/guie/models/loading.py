@@ -15,16 +15,35 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
+from guie.data.dataset import image_shapes
 from guie.models.adapters.attaching import merge_lora
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import BACKBONES
-from guie.models.embedder import Embedder, ExportModule, build_embedder, build_preprocess
+from guie.models.build import build_embedder, build_preprocess
+from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
-from guie.models.preprocess import Preprocess
-from guie.models.views import AnyPreprocess, Inputs, ViewSpec
+from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess, ViewSpec
 from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
 
 AnyPart = MemberConfig | CompositionConfig
+
+
+class ExportModule(nn.Module):
+    """Map uint8 images (B, 3, H, W) of any size to (B, D); the same module eager and in TorchScript.
+
+    Args:
+        embedder: images (B, 3, S, S) and shapes (B, 3) -> (B, D).
+    """
+
+    def __init__(self, preprocess: AnyPreprocess, embedder: nn.Module):
+        super().__init__()
+        self.preprocess = preprocess
+        self.embedder = embedder
+
+    def forward(self, images: Tensor) -> Tensor:
+        # The preprocessing returns its result on its own device, which is also the embedder's.
+        prepared = self.preprocess(images)
+        return self.embedder(prepared, image_shapes(images).to(prepared.device))
 
 
 @dataclass(frozen=True)

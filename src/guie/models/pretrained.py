@@ -18,9 +18,8 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.models.backbones.base import BACKBONES
+from guie.models.backbones.base import BACKBONES, SUFFIXES, is_file
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # A repository's pickled weights, and the usual name of the same weights as safetensors.
 SAFE_NAMES = {
     "pytorch_model.bin": "model.safetensors",
@@ -90,11 +89,6 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def is_file(pretrained: str) -> bool:
-    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
-    return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
 def _local(config: BackboneConfig, file: Path) -> WeightsFile:

@@ -18,8 +18,9 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.models.backbones import build_backbone
+from guie.models.backbones.base import is_file
 from guie.models.embedder import Embedder
-from guie.models.pretrained import is_file, state_hash
+from guie.models.pretrained import state_hash
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from IPython.display import Image
 from matplotlib.figure import Figure
 
 from guie.base.devices import make_accelerator
-from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.feature_cache import cached_features
+from guie.evaluation.embedding import cached_features
+from guie.evaluation.knn import unit_vectors
 from guie.models import LoadedModel
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,13 +15,14 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.data.manifest.companions import companion_path
 from guie.evaluation.embeddings import Embeddings, arrays_of, as_units, load_embeddings
 from guie.evaluation.graded import read_rankings, write_rankings
+from guie.evaluation.long_search import key_of, pairs_of, search_together
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores, read_grades
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample
 from guie.evaluation.rerank.catalogue import LOCAL, methods_of
-from guie.evaluation.rerank.reranker import Rerank
-from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
+from guie.evaluation.rerank.ranking import Rerank
+from guie.evaluation.search import BlockCache
 from guie.evaluation.sources import FITTED, read_embeddings, reduced, table_of
 from guie.report.tables import reports_table
 

@@ -20,18 +20,11 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import held, replacing, shown
 from guie.base.processes import loader_count
-from guie.base.threads import search_threads
 from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
-from guie.evaluation.embedding import Check, raise_fault
-from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    Features,
-    caches_in,
-    embed_into,
-    remove_caches,
-)
+from guie.evaluation.embedding import Check, embed_into, raise_fault
+from guie.evaluation.feature_cache import FeatureCache, Features, caches_in, remove_caches
+from guie.evaluation.knn import search_threads, unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.search.engines import (
     ADDED,

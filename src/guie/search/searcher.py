@@ -25,7 +25,7 @@ from guie.base.errors import UserError
 from guie.base.files import shown
 from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
-from guie.evaluation.embeddings import unit_vectors
+from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.evaluation.patches import PatchFeatures
 from guie.evaluation.rerank.catalogue import LOCAL, methods_of

@@ -27,7 +27,9 @@ class MovingAverage(AveragedModel):
     torch's AveragedModel, without its waits for the device at each update.
     """
 
-    def __init__(self, task: nn.Module, decay: float):
+    module: Task
+
+    def __init__(self, task: Task, decay: float):
         super().__init__(task, use_buffers=True)
         self._average = get_ema_multi_avg_fn(decay)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -16,12 +16,9 @@ from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
-from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.backbones.base import Backbone
 from guie.training.checkpoint import map_tensors
-from guie.training.tasks.classification import ClassificationTask
-
-T = TypeVar("T", bound=nn.Module)
+from guie.training.tasks.base import Task
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
@@ -49,7 +46,7 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
         )
 
 
-class Shards(Generic[T]):
+class Shards:
     """Shard and gather the task and its weight average; without FSDP it does nothing.
 
     Args:
@@ -58,13 +55,13 @@ class Shards(Generic[T]):
     Raises UserError if it has parameters that cannot be sharded.
     """
 
-    def __init__(self, accelerator: Accelerator, task: T):
+    def __init__(self, accelerator: Accelerator, task: Task):
         self.accelerator = accelerator
         self.frame = _without_weights(task) if is_sharded(accelerator) else None
         if self.frame is not None:
             _refuse_scalars(task)
 
-    def prepare(self, task: T, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def prepare(self, task: Task, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return the task as wrapped by accelerate, here sharded in place, and its optimiser."""
         if self.frame is None:
             return self.accelerator.prepare(task, optimizer)
@@ -77,7 +74,7 @@ class Shards(Generic[T]):
         _set_parameters(optimizer, task, groups)
         return model, optimizer
 
-    def shard(self, module: nn.Module) -> None:
+    def shard(self, module: Task) -> None:
         """Shard a task in place: class weights for good, blocks and the rest until a pass needs them.
 
         With bf16 the weights of the backbone's blocks are sent as bf16: half as much. There autocast
@@ -95,14 +92,14 @@ class Shards(Generic[T]):
                 torch.bfloat16, torch.float32, cast_forward_inputs=False
             )
         settings = {"mesh": mesh, "offload_policy": plugin.cpu_offload}
-        rows = [criterion.split(mesh) for criterion in _split_criteria(module)]
+        rows = [criterion.split(mesh) for criterion in module.split_criteria()]
         for block in _blocks(module):
             again = plugin.reshard_after_forward
             fully_shard(block, mp_policy=of_blocks, reshard_after_forward=again, **settings)
         policy = plugin.mixed_precision_policy
         fully_shard(module, mp_policy=policy, ignored_params=set().union(*rows), **settings)
 
-    def whole(self, module: T) -> T:
+    def whole(self, module: Task) -> Task:
         """Return the unsharded task with the module's weights, on this device; all processes call it.
 
         Forward passes of shards wait for each other; those of the unsharded task do not.
@@ -163,7 +160,7 @@ def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
     return map_tensors(part, values)
 
 
-def _without_weights(task: T) -> T:
+def _without_weights(task: Task) -> Task:
     """Return a copy whose parameters are on the meta device and use no memory."""
     hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
     return copy.deepcopy(task, hollow)
@@ -175,13 +172,6 @@ def _refuse_scalars(task: nn.Module) -> None:
         raise UserError(
             f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
         )
-
-
-def _split_criteria(module: nn.Module) -> Iterator[MarginSoftmax]:
-    """Yield the losses whose class weights can be split: all processes give them equally many images."""
-    if isinstance(module, ClassificationTask):
-        losses = list(module.criterion.modules())
-        yield from (loss for loss in losses if isinstance(loss, MarginSoftmax))
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.data.augmentation import Augment
@@ -27,12 +29,21 @@ from guie.data.loader import (
     with_generic,
     with_teachers,
 )
+from guie.data.manifest import Manifest
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
-from guie.evaluation.frozen import FrozenData, frozen_data
-from guie.evaluation.validation import validate
-from guie.models.embedder import build_preprocess
+from guie.evaluation.embedding import Check, embed_files, raise_fault
+from guie.evaluation.validation import flat_scores, quick_scores
+from guie.models.build import build_preprocess
+from guie.models.embedder import Embedder
 from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
+from guie.training.cached_views import (
+    FrozenData,
+    embed_rows,
+    frozen_data,
+    taught_batches,
+    teacher_views,
+)
 from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
@@ -40,7 +51,6 @@ from guie.training.run import Run
 from guie.training.sharding import Shards, gathered, load_optimizer
 from guie.training.tasks.base import Task
 from guie.training.tasks.distillation import DistillationTask
-from guie.training.teachers import taught_batches, teacher_views
 
 
 class Stage:
@@ -245,9 +255,7 @@ class Stage:
 
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""
-        if self.ema is None:
-            return self.shards.whole(self.task)
-        return self.shards.whole(cast(Task, self.ema.module))  # a copy of the task
+        return self.shards.whole(self.ema.module if self.ema else self.task)
 
     def release(self) -> tuple[Task, Task]:
         """Return two unsharded tasks: one for the next stage to continue from, and the scored one."""
@@ -262,6 +270,35 @@ class Stage:
             task.load_state_dict(means, strict=False)
         accelerator.free_memory(self.model, self.optimizer)
         return task, scored
+
+
+def validate(
+    accelerator: Accelerator,
+    embedder: Embedder,
+    manifest: Manifest,
+    preprocess: Preprocess,
+    workers: int | None,
+    frozen: FrozenData | None = None,
+    check: Check = raise_fault,
+) -> dict[str, float] | None:
+    """Return R@1 and mMP@5, means over domains, and R@1 of each domain, the same in every process.
+
+    With the data of a frozen stage, only the head runs, on cached features of the val images. Keys are
+    those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`. Returns None if the
+    manifest has no val split. For `check` see `embed_blocks`.
+    """
+    if "val" not in manifest.table["split"].unique():
+        return None
+    rows = manifest.split("val")
+    if frozen:
+        assert frozen.val is not None  # it was made from the same manifest
+        emb_ND = embed_rows(accelerator, embedder, frozen.val)
+    else:
+        files = [manifest.file(path) for path in rows["image_path"]]
+        emb_ND = embed_files(
+            accelerator, embedder, preprocess, files, workers=workers, title="val", check=check
+        )
+    return flat_scores(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 
 
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:

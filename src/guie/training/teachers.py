@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.distillation import TeacherConfig
-from guie.data.dataset import Batch, TrainDataset
-from guie.data.sampling import RankDraws
-from guie.evaluation.embedding import Check, raise_fault
-from guie.evaluation.feature_cache import Features, recipe
-from guie.evaluation.frozen import cached_views
+from guie.data.dataset import Batch
 from guie.losses.base import on_device_of, rows_of
 from guie.models.loading import LoadedModel, open_model
 from guie.models.preprocess import Preprocess
@@ -145,79 +139,3 @@ def classes_of(wanted: Sequence[str] | None, domains: Sequence[str], where: str)
         )
     taught = set(wanted or domains)
     return torch.tensor([domain in taught for domain in domains])
-
-
-class TeacherTower(nn.Module):
-    """A teacher for images from the student's loader: uint8, at the student's image size."""
-
-    def __init__(self, teacher: Teacher):
-        super().__init__()
-        self.embedder, self.preprocess = teacher.model.embedder, teacher.model.preprocess
-        self.dim = teacher.dim
-
-    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
-        """Embed uint8 images (B, 3, S, S); shapes (B, 3) are those of the original images."""
-        return self.embedder(self.preprocess(images_BCHW), shapes_B3)
-
-
-@dataclass(frozen=True)
-class TeacherViews:
-    """Cached embeddings of all views of the images that one teacher teaches.
-
-    Attributes: `place_N`, index of each training row in `views`, -1 if it is not taught.
-    """
-
-    place_N: np.ndarray
-    views: Sequence[Features]
-    dim: int
-
-    def rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-        """Return the embeddings of these rows in these views, 0 for rows that are not taught."""
-        found = np.zeros((len(rows_B), self.dim), np.float32)
-        place_B = self.place_N[rows_B]
-        for view in np.unique(views_B):
-            here = (views_B == view) & (place_B >= 0)
-            found[here] = self.views[view][place_B[here]]
-        return found
-
-
-def taught_batches(each: Sequence[TeacherViews], draws: RankDraws) -> Iterator[Tensor]:
-    """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
-    for visits_B, rows_B in draws:
-        parts = [one.rows(visits_B % len(one.views), rows_B) for one in each]
-        yield torch.from_numpy(np.concatenate(parts, axis=1))
-
-
-def teacher_views(
-    accelerator: Accelerator,
-    teachers: Teachers,
-    dataset: TrainDataset,
-    views: int,
-    folder: Path,
-    workers: int | None = None,
-    check: Check = raise_fault,
-) -> list[TeacherViews]:
-    """Embed every view with the teachers of its image, or read the embeddings from the cache.
-
-    Every process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
-    """
-    each = []
-    for teacher in teachers.teachers:
-        rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
-        place_N = np.full(len(dataset), -1)
-        place_N[rows] = np.arange(len(rows))
-        seen = {"seen": dataset.preprocess.recipe()}  # the teacher's input
-        found = cached_views(
-            accelerator,
-            TeacherTower(teacher).to(accelerator.device),
-            recipe(teacher.model, accelerator.mixed_precision) | seen,
-            dataset,
-            views,
-            folder,
-            workers,
-            rows=rows,
-            title=f"embeddings by {teacher.name}",
-            check=check,
-        )
-        each.append(TeacherViews(place_N, found, teacher.dim))
-    return each

@@ -20,7 +20,8 @@ from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import VIEWS, compressed, cut
 from guie.data.image_checks.hashes import CACHED_VIEW, FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
-from guie.evaluation.feature_cache import Features, cached_features
+from guie.evaluation.embedding import cached_features
+from guie.evaluation.feature_cache import Features
 from guie.models.loading import LoadedModel, open_model
 
 # Paths and the name of a view -> (N, D) features of unit length.

@@ -12,7 +12,7 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
-from guie.base.threads import search_threads
+from guie.evaluation.knn import search_threads
 
 BITS = 64
 BLOCK = 4096  # hashes searched at once

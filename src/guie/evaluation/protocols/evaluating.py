@@ -39,7 +39,7 @@ from guie.evaluation.protocols.retrieval import (
     retrieve,
     search_part,
 )
-from guie.evaluation.rerank.reranker import NO_RERANK, Rerank
+from guie.evaluation.rerank.ranking import NO_RERANK, Rerank
 from guie.evaluation.search import BlockCache, searches
 
 PUBLIC_SHARE = 0.3

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.base.seeds import seeded_draws
 from guie.data.manifest.companions import read_companion
 from guie.evaluation import graded, metrics, recognition
 from guie.evaluation.embeddings import Embeddings
@@ -18,15 +19,13 @@ from guie.evaluation.graded import ILIAS_DEPTH, Rankings, map_at_1k
 from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import HARMONIC, Part, members
 from guie.evaluation.recognition import nmi
-from guie.evaluation.rerank.reranker import NO_RERANK, Rerank
+from guie.evaluation.rerank.ranking import NO_RERANK, Rerank, rankings
 from guie.evaluation.search import (
     MOST_QUERIES,
     BlockCache,
     Images,
     Search,
-    SearchScorer,
-    galleries,
-    rankings,
+    score_queries,
     searches,
     unanswerable,
 )
@@ -205,7 +204,7 @@ def search_part(
     embedded: Embeddings,
     options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
-    """Return the query scores of each search of a part; see `guie.evaluation.search.SearchScorer`.
+    """Return the query scores of each search of a part; see `guie.evaluation.search.score_queries`.
 
     Args:
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
@@ -213,7 +212,6 @@ def search_part(
     """
     images, group_T = images_of(part, table), groups_of(part, table)
     query_counts = "query_counts" in options.quirks
-    searcher = SearchScorer(images, embedded, options.kept, query_counts, options.rerank)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
@@ -223,8 +221,28 @@ def search_part(
         drawn = galleries(search, images, table, part.gallery_draws) or [search]
         groups = pd.unique(group_T[drawn[0].query_Q])
         keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
-        found += [searcher.score(one, keys) for one in drawn]
+        for one in drawn:
+            ranked = rankings(images, embedded, one, options.rerank)
+            found.append(score_queries(ranked, one, keys, options.kept, query_counts))
     return found
+
+
+def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
+    """Return one search per draw for re-identification: one image of every class against the others.
+
+    The drawn images are the index and the others are queries, whatever their roles. The draws are a
+    fixed function of the draw's number and the image's path.
+    """
+    row_R = np.union1d(search.query_Q, search.index_I)
+    row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
+    path_R, class_R = table["image_path"].to_numpy()[row_R], images.labels.set_T[row_R]
+    drawn = []
+    for draw in range(draws):
+        order_R = np.lexsort((seeded_draws(draw, path_R), class_R))
+        _, first_C = np.unique(class_R[order_R], return_index=True)
+        index_I = np.sort(row_R[order_R[first_C]])
+        drawn.append(Search(f"{search.name}, draw {draw}", np.setdiff1d(row_R, index_I), index_I))
+    return drawn
 
 
 def retrieve(

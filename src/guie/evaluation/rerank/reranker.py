@@ -6,7 +6,6 @@ Shapes: N index rows, D dimensions, B queries, C candidates of a query, K ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,21 +19,6 @@ from guie.evaluation.rerank.neighbours import LISTED, Find, NeighbourLists
 CANDIDATES = 4  # times K, whose order is corrected
 FEWEST = 100
 ENTRIES = 2**20  # candidates times neighbours that are in memory at once
-
-
-@dataclass(frozen=True)
-class Rerank:
-    """How an evaluation re-ranks.
-
-    Attributes: `methods`, see `guie.evaluation.rerank.catalogue`; `patches_TPF`, those of all rows T, for
-    the method `local`.
-    """
-
-    methods: tuple[str, ...] = ()
-    patches_TPF: np.ndarray | None = None
-
-
-NO_RERANK = Rerank()
 
 
 class Reranker:

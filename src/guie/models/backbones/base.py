@@ -23,6 +23,13 @@ from guie.models.backbones.structure import VitStructure
 from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
 from guie.models.layers import Layers
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def is_file(pretrained: str) -> bool:
+    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
+    return "/" in pretrained or pretrained.endswith(SUFFIXES)
+
 
 class HubSource(NamedTuple):
     """Where the weights of a tag are: a repository of the Hugging Face Hub and its file, or a URL."""

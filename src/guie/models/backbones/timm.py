@@ -12,9 +12,15 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from guie.config.model import BackboneConfig
-from guie.models.backbones.base import Backbone, HubLayout, HubSource, grid_side, unknown_tag
+from guie.models.backbones.base import (
+    Backbone,
+    HubLayout,
+    HubSource,
+    grid_side,
+    is_file,
+    unknown_tag,
+)
 from guie.models.backbones.structure import Block, Branch, VitStructure
-from guie.models.pretrained import is_file
 
 # Without "pad": the README's code pads before the transform, as timm pads with the mean colour.
 CROP_MODES = {"squash": "squash", "pad": "squash", "crop": "center"}

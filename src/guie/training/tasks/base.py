@@ -60,6 +60,10 @@ class Task(nn.Module):
                 parts[name] = dict(module.named_parameters())
         return parts
 
+    def split_criteria(self) -> list[MarginSoftmax]:
+        """Return the losses to which all processes give equally many images; FSDP splits their classes."""
+        return []
+
     def unused_parameters(self) -> set[nn.Parameter]:
         """Return the parameters after the tapped layers, which receive no gradient and never train."""
         backbone = self.embedder.backbone

@@ -16,10 +16,9 @@ from guie.config.training import ClassificationConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.base import Criterion
 from guie.losses.build import build_loss
+from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.nested import NestedLoss
-from guie.losses.random_groups import MetaclassLoss
-from guie.models.embedder import build_embedder
+from guie.models.build import build_embedder
 from guie.training.tasks.base import Output, Task
 
 
@@ -57,6 +56,9 @@ class ClassificationTask(Task):
         if len(self.projector):
             parts["projector"] = dict(self.projector.named_parameters())
         return parts
+
+    def split_criteria(self) -> list[MarginSoftmax]:
+        return [one for one in self.criterion.modules() if isinstance(one, MarginSoftmax)]
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)

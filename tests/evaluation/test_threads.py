@@ -8,18 +8,18 @@ import faiss
 import numpy as np
 import pytest
 
-from guie.base import threads
 from guie.base.processes import usable_cores
-from guie.base.threads import search_threads
-from guie.evaluation.knn import ExactIndex
-from guie.evaluation.search import BlockCache, search_together
+from guie.evaluation import knn
+from guie.evaluation.knn import ExactIndex, search_threads
+from guie.evaluation.long_search import search_together
+from guie.evaluation.search import BlockCache
 
 
 @pytest.fixture(params=["ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"])
 def launched(request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(request.param, "no")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(threads, "usable_cores", lambda: 6)
+    monkeypatch.setattr(knn, "usable_cores", lambda: 6)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(launched, set_
     [{}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "x"}],
 )
 def test_a_users_number_of_threads_stays(environment, monkeypatch, set_to) -> None:
-    for name in ("OMP_NUM_THREADS", *threads.LAUNCHED):
+    for name in ("OMP_NUM_THREADS", *knn.LAUNCHED):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

@@ -22,14 +22,14 @@ from guie.config import RunConfig
 from guie.config.ensemble import MemberConfig
 from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, load_manifest
-from guie.evaluation import embedding, validation
+from guie.evaluation import embedding
 from guie.evaluation import feature_cache as cache
-from guie.evaluation import frozen as views
-from guie.evaluation.feature_cache import cached_features
-from guie.evaluation.frozen import TrainingView, embed_rows
-from guie.evaluation.validation import validate
+from guie.evaluation.embedding import cached_features
 from guie.models import LoadedModel, open_model
 from guie.models.embedder import Embedder
+from guie.training import cached_views as views
+from guie.training import stage
+from guie.training.cached_views import TrainingView, embed_rows
 from tiny_runs import mix_with_val
 
 
@@ -83,9 +83,11 @@ def test_validation_needs_no_image_of_a_frozen_stage(
     data, scores = one.data(), []
     for frozen_rows in (None, data):
         scores.append(
-            validate(Accelerator(), one.task.embedder, manifest, one.preprocess, 0, frozen_rows)
+            stage.validate(
+                Accelerator(), one.task.embedder, manifest, one.preprocess, 0, frozen_rows
+            )
         )
-        monkeypatch.setattr(validation, "embed_files", None)
+        monkeypatch.setattr(stage, "embed_files", None)
     assert scores[0].keys() == scores[1].keys() and 0 < scores[0]["val_r_at_1"] < 1
     assert scores[0]["val_r_at_1"] == pytest.approx(scores[1]["val_r_at_1"], abs=0.05)
 

@@ -1,4 +1,4 @@
-"""Cache features of fixed and random views of training images, for frozen backbones and teachers."""
+"""Cache features of a fixed number of random views of training images, by frozen backbones and teachers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,19 +26,21 @@ from guie.data.image_checks.decoding import absolute
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws
 from guie.data.sampling.streams import key
-from guie.evaluation.embedding import BLOCK, Check, Embeds, embed_blocks, raise_fault
-from guie.evaluation.feature_cache import (
-    FeatureCache,
-    Features,
+from guie.evaluation.embedding import (
+    BLOCK,
+    Check,
+    Embeds,
     cached_features,
-    fill,
-    readable_states,
+    embed_blocks,
+    raise_fault,
     recipe,
 )
+from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.head import SHAPE
 from guie.models.preprocess import Preprocess
+from guie.training.teachers import Teacher, Teachers
 
 VERSION = 1  # raise it if the same config draws other views
 DECODER = "open_part"  # the decoder of TrainDataset
@@ -109,6 +111,21 @@ def cached_views(
         )
         fill(accelerator, cache, states, missing[view], blocks)
     return [cache.open(states, embedder.dim) for cache in caches]
+
+
+def drawn_rows(views: Sequence[Features], visits_B: np.ndarray, places_B: np.ndarray) -> np.ndarray:
+    """Return a row per image of a batch, from the view of its visit; 0 for place -1.
+
+    Args:
+        visits_B: how often each image was drawn before; visits take the views in turn.
+        places_B: of the images in a view.
+    """
+    views_B = visits_B % len(views)
+    found_BR = np.zeros((len(places_B), views[0].shape[1]), np.float32)
+    for view in np.unique(views_B):
+        here = (views_B == view) & (places_B >= 0)
+        found_BR[here] = views[view][places_B[here]]
+    return found_BR
 
 
 def _view_caches(
@@ -191,20 +208,13 @@ class FrozenData:
     def batches(self, draws: RankDraws, device: torch.device | str = "cpu") -> Iterator[Batch]:
         """Yield the batches of `TrainLoader`, with features in place of images."""
         for visits_B, rows_B in draws:
-            features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
+            features_BF, shapes_B3 = _parts(drawn_rows(self.views, visits_B, rows_B))
             yield Batch(
                 label_B=torch.from_numpy(self.dataset.labels[rows_B]).long(),
                 row_B=torch.from_numpy(rows_B),
                 shapes_B3=shapes_B3,
                 feat_BF=features_BF,
             ).to(device)
-
-    def _rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-        found_BR = np.empty((len(rows_B), self.views[0].shape[1]), np.float32)
-        for view in np.unique(views_B):
-            here = views_B == view
-            found_BR[here] = self.views[view][rows_B[here]]
-        return found_BR
 
 
 def frozen_data(
@@ -259,3 +269,65 @@ def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
     """Split rows into features (B, F) and shapes (B, 3)."""
     rows = torch.from_numpy(rows_BR)
     return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()
+
+
+class TeacherTower(nn.Module):
+    """A teacher for images from the student's loader: uint8, at the student's image size."""
+
+    def __init__(self, teacher: Teacher):
+        super().__init__()
+        self.embedder, self.preprocess = teacher.model.embedder, teacher.model.preprocess
+        self.dim = teacher.dim
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """Embed uint8 images (B, 3, S, S); shapes (B, 3) are those of the original images."""
+        return self.embedder(self.preprocess(images_BCHW), shapes_B3)
+
+
+class TeacherViews(NamedTuple):
+    """Cached embeddings of all views of the images that one teacher teaches."""
+
+    place_N: np.ndarray  # of each training row in a view; -1 if it is not taught
+    views: Sequence[Features]
+
+
+def teacher_views(
+    accelerator: Accelerator,
+    teachers: Teachers,
+    dataset: TrainDataset,
+    views: int,
+    folder: Path,
+    workers: int | None = None,
+    check: Check = raise_fault,
+) -> list[TeacherViews]:
+    """Embed every view with the teachers of its image, or read the embeddings from the cache.
+
+    Every process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
+    """
+    each = []
+    for teacher in teachers.teachers:
+        rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
+        place_N = np.full(len(dataset), -1)
+        place_N[rows] = np.arange(len(rows))
+        seen = {"seen": dataset.preprocess.recipe()}  # the teacher's input
+        found = cached_views(
+            accelerator,
+            TeacherTower(teacher).to(accelerator.device),
+            recipe(teacher.model, accelerator.mixed_precision) | seen,
+            dataset,
+            views,
+            folder,
+            workers,
+            rows=rows,
+            title=f"embeddings by {teacher.name}",
+            check=check,
+        )
+        each.append(TeacherViews(place_N, found))
+    return each
+
+
+def taught_batches(each: Sequence[TeacherViews], draws: RankDraws) -> Iterator[Tensor]:
+    """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
+    for visits_B, rows_B in draws:
+        parts = [drawn_rows(one.views, visits_B, one.place_N[rows_B]) for one in each]
+        yield torch.from_numpy(np.concatenate(parts, axis=1))
