@@ -44,6 +44,26 @@ CHECKS = [
 ]
 
 
+class ReturnsDict(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"embedding": images.float().mean([2, 3])}
+
+
+class ReturnsPair(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> tuple[int, torch.Tensor]:
+        return 3, images.float().mean([2, 3])
+
+
+class ReturnsText(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> str:
+        return str(images.size(2))
+
+
+class ReturnsScalar(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean()
+
+
 class FixedSize(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.avg_pool2d(images.float(), [2, 2]).mean([2, 3])
@@ -126,6 +146,15 @@ QUICK = Allowance(memory_bytes=2**29, threads=1, image_seconds=60)
             "original_size",
             "; also a 1x2000 image, a 2000x1 image;",
             "refuses_an_image",
+        ),
+        *(
+            (module, "original_size", f"returned {found}; it must return a", "refuses_an_image")
+            for module, found in (
+                (ReturnsDict(), "dict"),
+                (ReturnsPair(), "tuple"),
+                (ReturnsText(), "str"),
+                (ReturnsScalar(), "a tensor of shape ()"),
+            )
         ),
         (NeedsContiguous(), "original_size", "for a 1x2000 image: ", "refuses_an_image"),
         (Integers(), "floating_point", "torch.uint8 for a 1x1 image", "wrong_type"),

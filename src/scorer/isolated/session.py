@@ -128,8 +128,15 @@ class Session:
         began = time.perf_counter()
         with torch.no_grad():
             output = self._loaded()(self._batch(pixels, count, height, width))
-            rows = [torch.flatten(output[i]) for i in range(count)]
-            rows = [row.cpu() for row in rows]
+            try:
+                rows = [torch.flatten(output[i]).cpu() for i in range(count)]
+            except (IndexError, KeyError, TypeError):
+                is_tensor = isinstance(output, torch.Tensor)
+                shape = f"a tensor of shape {tuple(output.shape)}" if is_tensor else ""
+                raise Violation(
+                    f"the model returned {shape or type(output).__name__}; it must return a float"
+                    f" tensor ({count}, D)"
+                ) from None
         seconds = time.perf_counter() - began
         lengths = [row.numel() for row in rows]
         on_gpu = self.device.type == "cuda"
