@@ -81,11 +81,16 @@ def curate_mix(args: argparse.Namespace) -> None:
     import train
     from guie.curation import summary
     from guie.curation.mix import curate
-    from guie.curation.pipeline import refuse_outside, refuse_overwriting
+    from guie.curation.pipeline import (
+        refuse_missing_inputs,
+        refuse_outside,
+        refuse_overwriting,
+    )
     from guie.data.datasets.finding import with_path
     from guie.data.manifest import save_manifest
 
     config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
+    refuse_missing_inputs(config)
     refuse_outside(config)
     if args.shard:
         from guie.curation.shard import compute_shard

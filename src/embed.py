@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
-from guie.base.files import refuse_replacing, replacing, save_arrays
+from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
     )
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
+    refuse_missing([args.manifest, args.boxes, args.texts])
     layers = LayersConfig(of=args.layers, pool=args.pool or "avg") if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
-from guie.base.files import refuse_replacing, replacing, shown, write_text
+from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
 from guie.evaluation.rerank.catalogue import METHODS
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def index(args: argparse.Namespace) -> None:
 
 def join(args: argparse.Namespace) -> None:
     """Merge shards."""
+    refuse_missing(args.shards)
     from guie.search.building import merge
 
     print(merge(args.shards, args.out, args.factory, _probes(args)).description)
@@ -222,6 +223,7 @@ def query(args: argparse.Namespace) -> None:
     """List the neighbours of images, and of a text."""
     inputs = [*args.pictures, args.model, *_index_files(args.index)]
     refuse_replacing([args.json, args.html], inputs)
+    refuse_missing(args.pictures)
     from guie.data.images import open_as_seen
     from guie.search.searcher import cropped, open_index
 

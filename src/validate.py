@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guie.base import errors
-from guie.base.files import refuse_replacing
+from guie.base.files import refuse_missing, refuse_replacing
 from guie.evaluation.protocols.catalogue import (
     DRAWS,
     INDEXES,
@@ -181,10 +181,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
+    of_domains = [word.partition("=")[2] for word in words]
     refuse_replacing(
         [args.out, args.html, args.write_results, args.write_queries],
-        [*files, *words, *(word.partition("=")[2] for word in words)],
+        [*files, *words, *of_domains],
     )
+    refuse_missing([*files, *(of_domains if args.specialists else words)])
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
     methods_of(args.rerank)
     # Imported here, so that the help and refusals come at once.

@@ -17,7 +17,7 @@ from guie.curation import pipeline
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"sources": [folder(path="nowhere")]}, "nowhere: no such folder"),
+        ({"sources": [folder(path="nowhere")]}, "nowhere: no such file or folder"),
         ({"sources": [folder()], "root": "runs"}, "is outside the mix's root runs"),
         ({"sources": [folder()], "min_images": 50}, "no class has 50 images"),
         ({"sources": [folder(split="test")]}, "no source has train images"),
@@ -55,6 +55,27 @@ def test_refusals_name_the_fault_and_write_nothing(place, change, fault):
             "input/file: needed",
         ),
         ({"sources": [folder()]}, ["--shards", "input/file"], "input/file: needed as a folder"),
+        ({"sources": [folder(), folder(path="input/gone")]}, [], "input/gone: no such file"),
+        (
+            {"sources": [folder(), {"kind": "manifest", "path": "input/gone.csv"}]},
+            [],
+            "input/gone.csv: no such file",
+        ),
+        (
+            {"sources": [folder()], "clean": {"model": "runs/gone"}},
+            [],
+            "runs/gone: no such run folder",
+        ),
+        (
+            {"sources": [folder()], "selection": {"evaluator": "full", "full": "gone.yaml"}},
+            [],
+            "gone.yaml: no such file",
+        ),
+        (
+            {"sources": [folder()], "selection": {"proxy": {"model": "runs/gone"}}},
+            [],
+            "runs/gone: no such run folder",
+        ),
         (
             {"sources": [folder()]},
             ["--shards", "input/file/shards"],

@@ -284,6 +284,27 @@ def test_a_composition_replaces_no_file_that_is_not_its_own(
     main(tmp_path / "soup", *kin)  # what a kill has left is known as ours
 
 
+@pytest.mark.parametrize(
+    ("member", "reduce", "message"),
+    [
+        ("nowhere", None, "nowhere: no such run folder"),
+        (None, {"name": "pca", "texts": "gone.txt"}, "gone.txt: no such file or folder"),
+        (None, {"name": "pca", "images": {"manifest": "gone.csv"}}, "gone.csv: no such file"),
+    ],
+)
+def test_what_is_missing_is_named_before_a_member_is_opened(
+    member: str | None,
+    reduce: dict | None,
+    message: str,
+    kin: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(derived, "open_model", None)
+    with pytest.raises(UserError, match=message):
+        main(tmp_path / "all", kin[0], member or kin[1], join="average", reduce=reduce)
+
+
 def test_wrong_requests_are_told_in_one_line(kin: list[Path], tmp_path: Path) -> None:
     run, other = tiny_run(tmp_path / "a"), kin[1]
     for out, members, message in (

@@ -105,10 +105,17 @@ def test_a_folder_of_images_that_is_not_ours_stays_as_it_is(job, tmp_path, monke
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["E.npz"]
 
 
+@pytest.mark.parametrize("flag", ["--manifest", "--boxes", "--texts"])
+def test_a_missing_file_is_named_before_the_model_is_opened(flag, tmp_path) -> None:
+    words = ["--model", "nowhere", "--manifest", __file__, "--out", str(tmp_path / "E.npz")]
+    with pytest.raises(UserError, match="gone.csv: no such file or folder"):
+        embed.main([*words, flag, "gone.csv"])
+
+
 def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
     with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 0, 0, 99, 9 is outside"):
         embedded(job, *boxes(tmp_path, (0, 0, 99, 9)))
-    with pytest.raises(UserError, match="gone.csv: cannot be read .No such file"):
+    with pytest.raises(UserError, match="gone.csv: no such file or folder"):
         embedded(job, "--boxes", str(tmp_path / "gone.csv"))
     assert not (tmp_path / "E.npz").exists() and not (tmp_path / "E.npz.parts").exists()
 

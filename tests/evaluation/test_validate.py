@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.protocols.evaluating import evaluate
 from guie.evaluation.rerank.reranker import Reranker
+from guie.report import scoring
 from guie.report.tables import report_table
 
 
@@ -120,6 +122,30 @@ def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
     assert again == pytest.approx(headline, rel=1e-12)
     assert others["merged"]["intervals"] == parts["merged"]["intervals"]
     assert "merged index\n" in capsys.readouterr().out, "rankings have no dimension"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--embeddings", __file__, "--against", "gone"],
+        ["--embeddings", __file__, "--reduce", "pca", "--fit", "gone"],
+        ["--embeddings", __file__, "--texts", "gone"],
+        ["--specialists", f"a={__file__}", "b=gone"],
+        ["--specialists", f"a={__file__}", "--reduce", "pca", "--fit", "a=gone"],
+    ],
+)
+def test_all_files_are_looked_for_before_the_first_is_read(words, tmp_path):
+    with pytest.raises(UserError, match="^gone: no such file or folder$"):
+        validate.main([*words, "--manifest", __file__, "--out", str(tmp_path / "r.json")])
+
+
+def test_grades_are_read_before_patches_are_embedded(monkeypatch, tmp_path):
+    monkeypatch.setattr(scoring, "embeddings_of", lambda *_: None)
+    monkeypatch.setattr(scoring, "rerank_of", None)
+    graded = SimpleNamespace(parts=[SimpleNamespace(graded=True)])
+    args = SimpleNamespace(embeddings="E.npz", against=[])
+    with pytest.raises(UserError, match=r"relevance\.csv: cannot be read"):
+        scoring.search(args, [graded], SimpleNamespace(path=tmp_path / "mix.csv"), None)
 
 
 def test_random_projections_differ_by_seed(case):

@@ -245,6 +245,18 @@ def test_results_replace_no_picture_and_no_other_result(words: list[str]) -> Non
         search.main([*words, "--index", "none"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "--index", "none", __file__, "gone"],
+        ["merge", "--out", "all", "--shards", str(Path(__file__).parent), "gone"],
+    ],
+)
+def test_all_inputs_are_looked_for_before_the_first_is_read(words: list[str]) -> None:
+    with pytest.raises(UserError, match="^gone: no such file or folder$"):
+        search.main(words)
+
+
 def test_a_name_that_is_not_utf_8_is_refused_at_once() -> None:
     with pytest.raises(UserError, match=r"'a\\udce9': is not UTF-8; rename"):
         search.main(["query", "--index", "a\udce9", "a.png"])

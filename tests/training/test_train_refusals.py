@@ -34,6 +34,48 @@ def test_contrast_needs_captions(mix: Path, toy_manifest: Path, tmp_path: Path) 
         train.main(["--config", str(config)])
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"start_from": "nowhere"}, "start_from: nowhere: no such run folder"),
+        (
+            {
+                "task": {
+                    "name": "distillation",
+                    "teachers": [{"model": "nowhere"}],
+                    "criteria": [{"relation": {"name": "similarity"}}],
+                },
+                "stages": [{"epochs": 1, "lr": {"head": 1e-3}}],
+            },
+            "nowhere: no such run folder",
+        ),
+        (
+            {
+                "model": {
+                    "backbone": {**TINY_CLIP, "pretrained": "any"},
+                    "image": {"size_px": 64},
+                    "head": {"norm": "bn"},
+                },
+                "retention": {"features": 1, "generic": {"manifest": "gone.csv", "batch_size": 2}},
+            },
+            "gone.csv: no such manifest",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_before_the_images_are_checked(
+    keys: dict,
+    message: str,
+    mix: Path,
+    toy_manifest: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "readable", None)
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, **keys)
+    with pytest.raises(UserError, match=message):
+        train.main(["--config", str(config)])
+
+
 def test_a_later_stages_size_is_refused_before_the_first_step(
     mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:

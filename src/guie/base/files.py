@@ -57,6 +57,13 @@ def refuse_special(path: str | Path) -> None:
         raise UserError(f"{path}: not a regular file")
 
 
+def refuse_missing(paths: Iterable[str | Path | None]) -> None:
+    """Raise UserError for the first path that does not exist, before work on the others; URLs pass."""
+    for path in paths:
+        if path and ":/" not in str(path) and not os.path.exists(path):
+            raise UserError(f"{path}: no such file or folder")
+
+
 def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
     """Raise UserError if a result would overwrite another or one of its inputs, or cannot be written."""
     taken = {os.path.realpath(path): path for path in made_of if path}

@@ -19,6 +19,7 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import (
     ClipConfig,
@@ -52,7 +53,7 @@ from guie.curation.pseudo_labels import (
     thinned,
 )
 from guie.curation.summary import CurationReport
-from guie.data.archives import unpacked
+from guie.data.archives import SUFFIXES, unpacked
 from guie.data.datasets import read_folder
 from guie.data.datasets.finding import read_source
 from guie.data.image_checks.cache import CheckCache
@@ -72,7 +73,7 @@ from guie.data.manifest.reading import sidecars
 from guie.evaluation.embedding import cached_features
 from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
-from guie.models.loading import open_model
+from guie.models.loading import open_model, refuse_no_model
 
 
 def read_sources(
@@ -267,6 +268,22 @@ def refuse_outside(config: MixConfig) -> None:
                 prefix_of(Path(source.root or path.parent), config.image_root)
         elif isinstance(source, ToySource) or path.is_dir():
             prefix_of(path, config.image_root)
+
+
+def refuse_missing_inputs(config: MixConfig) -> None:
+    """Raise UserError for a missing source, model or file that a later step needs, before any is read."""
+    for source in config.sources:
+        # A toy set is drawn. An archive may be gone once it is unpacked.
+        if not isinstance(source, ToySource) and not str(source.path).endswith(SUFFIXES):
+            refuse_missing([source.path])
+    if config.pseudo_labels and config.pseudo_labels.calibration:
+        refuse_missing([config.pseudo_labels.calibration.manifest])
+    if config.clean and config.clean.model:
+        refuse_no_model(config.clean.model)
+    if config.selection:
+        refuse_missing([config.selection.full])
+        if config.selection.proxy:
+            refuse_no_model(config.selection.proxy.model)
 
 
 def refuse_overwriting(config: MixConfig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from guie.base.errors import UserError
-from guie.base.files import write_json, write_text
+from guie.base.files import refuse_missing, write_json, write_text
 from guie.config import RunConfig
 from guie.config.ensemble import (
     FILES,
@@ -20,6 +20,7 @@ from guie.config.ensemble import (
     HeadsConfig,
     MemberConfig,
     ModelMember,
+    PcaConfig,
     SoupConfig,
     ViewConfig,
 )
@@ -45,6 +46,7 @@ from guie.models.loading import (
     at_size,
     composed,
     open_model,
+    refuse_no_model,
     with_layers,
 )
 from guie.models.preprocess import Inputs
@@ -171,6 +173,20 @@ def _combine(
             " or smaller sizes"
         )
     return model
+
+
+def refuse_missing_parts(config: ComposeConfig) -> None:
+    """Raise UserError for a missing member, or file to fit on, before the first member is scored."""
+    for part in config.parts():
+        for member in part.members:
+            if isinstance(member, ModelMember):
+                weights = None if member.checkpoints else f"{member.weights}.safetensors"
+                refuse_no_model(member.model, weights)
+        samples = [part.classifier]
+        if isinstance(part.reduce, PcaConfig):
+            refuse_missing([part.reduce.texts])
+            samples.append(part.reduce.images)
+        refuse_missing(sample.manifest for sample in samples if sample)
 
 
 def refuse_existing(out: Path) -> None:

@@ -247,23 +247,33 @@ def open_model(
     library, _, name = source.partition(":")
     if library in BACKBONES:
         return _open_library(source, library, name, size_px, fit)
+    refuse_no_model(source, weights)
+    folder = Path(source)
+    if composed := next((folder / name for name in FILES if (folder / name).is_file()), None):
+        config = load_config(composed, CompositionConfig)
+        return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
+    metadata = _metadata(folder / weights)
+    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
+    return rebuild(_member(folder, metadata), state, str(folder))
+
+
+def refuse_no_model(source: str, weights: str | None = BEST) -> None:
+    """Raise UserError unless `source` is a run folder with this file of weights, or a library's model.
+
+    Nothing is read: of several models, check each before the work on the first.
+    """
+    if source.partition(":")[0] in BACKBONES:
+        return
     folder = Path(source)
     if not folder.is_dir():
         raise UserError(
             f"{source}: no such run folder; write a library's model as open_clip:NAME:TAG or"
             " timm:NAME:TAG"
         )
-    composed = next((folder / name for name in FILES if (folder / name).is_file()), None)
-    if not composed and not (folder / RUN_FILE).is_file():
+    if not any((folder / name).is_file() for name in (*FILES, RUN_FILE)):
         raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
-    if not (folder / weights).is_file():
+    if weights and not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
-    if composed:
-        config = load_config(composed, CompositionConfig)
-        return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
-    metadata = _metadata(folder / weights)
-    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
-    return rebuild(_member(folder, metadata), state, str(folder))
 
 
 def trained_precision(source: str | Path) -> str | None:

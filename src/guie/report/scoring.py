@@ -51,9 +51,10 @@ def search(
     given = embeddings_of(args, manifest, table)
     models: dict[str, Embeddings] = {str(args.embeddings or "the specialists"): given}
     models |= {str(path): load_embeddings(path, table) for path in args.against}
-    grades, rerank = None, rerank_of(args, manifest, table)
+    grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
+    rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
 
     def work(kept: BlockCache | None) -> None:
         reports, scores = run_models(

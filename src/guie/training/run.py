@@ -16,13 +16,14 @@ from torch import Tensor
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import write_json
+from guie.config.distillation import DistillationConfig
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
 from guie.models.build import build_preprocess
 from guie.models.embedder import Embedder
-from guie.models.loading import BEST, LoadedModel, at_size, open_model
+from guie.models.loading import BEST, LoadedModel, at_size, open_model, refuse_no_model
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
@@ -151,6 +152,17 @@ def _initial_weights(config: RunConfig) -> dict[str, Any]:
 
 TOWER, REDUCTION = "backbone.tower.", "reduction."
 PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
+
+
+def refuse_missing_models(config: RunConfig, resume: bool) -> None:
+    """Raise UserError for a missing teacher or `start_from`, before the images are checked."""
+    for teacher in config.task.teachers if isinstance(config.task, DistillationConfig) else []:
+        refuse_no_model(teacher.model)
+    if config.start_from and not resume:  # a checkpoint has its weights
+        try:
+            refuse_no_model(config.start_from)
+        except UserError as error:
+            raise UserError(f"start_from: {error}") from None
 
 
 def load_start(embedder: Embedder, config: RunConfig) -> str:
