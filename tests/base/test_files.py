@@ -369,3 +369,15 @@ def test_a_result_never_replaces_another_or_what_it_is_made_of(tmp_path: Path) -
     a.write_text("mine")
     with pytest.raises(UserError, match="a: needed as a folder, but is a file"):
         refuse_replacing([a / "b" / "c"], [])
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="Not a directory; set GUIE_CACHE to another folder$"):
+        write_text(tmp_path / "file/checks/a.txt", "text")
+    with pytest.raises(UserError, match="(File exists|Not a directory)$"):
+        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "other"))
+        write_text(tmp_path / "file/a.txt", "text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import struct
 import time
 import zlib
@@ -14,9 +15,10 @@ import pytest
 from flask.testing import FlaskClient
 from PIL import Image
 
+from guie.base.errors import UserError
 from guie.search import Searcher, open_index
 from guie.search import server as app
-from guie.search.server import KEPT, MOST_BYTES, Queries, Query, make_app
+from guie.search.server import KEPT, MOST_BYTES, Queries, Query, make_app, serve_page
 from some_pictures import folder_of, indexed, picture
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -218,3 +220,14 @@ def test_the_last_queries_are_remembered_and_no_more(searcher: Searcher) -> None
     assert len(set(tokens)) == KEPT + 1 and queries.get(tokens[-1]) is vector
     with pytest.raises(Exception, match="no longer known"):
         queries.get(tokens[0])
+
+
+def test_a_port_in_use_is_one_line(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(searcher, "open_model", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}: cannot listen on 127.0.0.1; choose"):
+            serve_page(searcher, "127.0.0.1", port, [])
+    assert capsys.readouterr() == ("", "")

@@ -191,7 +191,13 @@ def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.filename}: {error.strerror}") from None
+        why = f"{error.filename}: {error.strerror}{_other_cache(path)}"
+        raise UserError(f"{path}: cannot be written: {why}") from None
+
+
+def _other_cache(path: Path) -> str:
+    """Return the remedy for a path in the cache, which the user never named; else nothing."""
+    return "; set GUIE_CACHE to another folder" if cache_folder() in path.parents else ""
 
 
 def _sync(path: Path, flags: int) -> None:
@@ -246,10 +252,10 @@ def _held_bytes(temporary: Path) -> int:
 def _unwritten(path: Path, code: int, held_bytes: int = 0) -> str:
     state = "the old file is intact" if path.exists() else "no file is left"
     if code not in DISK_FULL:
-        return f"{path}: cannot be written: {os.strerror(code)}; {state}"
+        return f"{path}: cannot be written: {os.strerror(code)}; {state}{_other_cache(path)}"
     free = shutil.disk_usage(path.parent).free + held_bytes
     needed = f" (it needs more than the {free:,} bytes free)" if code == errno.ENOSPC else ""
-    return f"{path}: {DISK_FULL[code]}, and run again{needed}; {state}"
+    return f"{path}: {DISK_FULL[code]}, and run again{needed}; {state}{_other_cache(path)}"
 
 
 WAIT_S = 0.5

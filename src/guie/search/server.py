@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
@@ -107,7 +107,8 @@ def serve_page(searcher: Searcher, host: str, port: int, names: Collection[str])
         )
     app = make_app(searcher, {*LOOPBACK, host.lower(), *names} - {""}, everywhere)
     try:
-        server = make_server(host, port, app, threaded=True)
+        with redirect_stderr(io.StringIO()):  # werkzeug explains a failure in lines of its own
+            server = make_server(host, port, app, threaded=True)
     except (OSError, SystemExit):
         raise UserError(
             f"--port {port}: cannot listen on {host}; choose another --port or --host"
