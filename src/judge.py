@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
+from guie.base.files import refuse_no_folder
 
 SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these tasks
 
@@ -42,6 +44,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Let mteb score the model, on its own tasks or on a manifest."""
     args = parse_args(argv)
+    refuse_no_folder(Path(args.out))
     try:
         import mteb
 

@@ -42,6 +42,12 @@ def test_a_number_that_cannot_be_is_refused(words, capsys):
     assert words[0] in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_file_in_place_of_the_folder_is_refused_at_once(asked, tmp_path):
+    (tmp_path / "mteb").write_text("mine")
+    with pytest.raises(UserError, match="mteb: needed as a folder, but is a file; write elsewhere"):
+        judge.main([*asked, "--manifest", "gone.csv"])
+
+
 def test_without_mteb_it_says_what_sets_it_up(asked, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(UserError, match="no module mteb: .*make judges"):
