@@ -4,6 +4,8 @@ BIN := .venv/bin
 UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
+# Tests start Python hundreds of times: without cached bytecode each start compiles a hundred modules.
+export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help setup demo tour best test test-lowest test-slow judges formats browser chromium lint format kill gpu guard \
 	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean

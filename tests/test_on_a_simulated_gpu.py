@@ -165,13 +165,8 @@ def material(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 KNOWN = {"triplet with memory": {LIBRARY, "training/step.py gradients"}}  # and its gradients
 
 
-# One of each kind of batch; the others take minutes together
-QUICK = {"distillation", "adapters and prompts", "triplet with memory"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in RUNS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
 def test_training_is_the_cpus_and_its_steps_wait_for_nothing(
     name: str, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +195,7 @@ def places(waits: list[str]) -> set[str]:
 KNOWN_IN_MODELS = {"views by shape": {"models/ensemble.py _add"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_embedding_is_the_cpus_and_waits_once_a_block(
     kind: str, material: Material, tmp_path: Path
@@ -226,6 +222,7 @@ def test_embedding_is_the_cpus_and_waits_once_a_block(
     assert waits[0] == waits[1] and waits[0]["evaluation/embedding.py _gather"] == 1
 
 
+@pytest.mark.slow
 def test_weights_of_prompts_and_texts_are_the_cpus(material: Material, tmp_path: Path) -> None:
     manifest = load_manifest(material.mix, material.root)
     folder = tiny_run(tmp_path / "prompts", **ADAPTED)
@@ -243,6 +240,7 @@ def test_weights_of_prompts_and_texts_are_the_cpus(material: Material, tmp_path:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_embed_and_its_cache_are_the_cpus(material: Material, tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run")
     words = ["--model", str(run), "--manifest", str(material.mix), "--split", "val"]

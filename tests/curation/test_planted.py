@@ -91,6 +91,7 @@ def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
     assert all_pairs["precision"] >= 0.98 and all_pairs["recall"] >= 0.95
 
 
+@pytest.mark.slow
 def test_links_do_not_depend_on_row_order(copied):
     root, table = copied
     embed = partial(thumbnails, root=root, workers=1)

@@ -89,6 +89,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[st
     return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(LOSSES)), ids=lambda n: LOSSES[n]["name"])
 def test_two_processes_equal_one(two_processes: list, number: int) -> None:
     single = results(LOSSES[number], 0, 1)

@@ -151,6 +151,7 @@ def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
     assert "VIOLATION every_image: the model changed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
     out, again = tmp_path / "score.json", tmp_path / "again.json"
     score.main(arguments(submission, manifest, again))

@@ -191,6 +191,7 @@ def test_the_system_holds_the_limits_that_are_listed(opened):
     assert "NoNewPrivs:\t1" in (of / "status").read_text() or not limits.landlock_version()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone")
 def test_a_process_ends_with_the_one_that_started_it(opened):
     process = opened(MeanColour())
@@ -206,6 +207,7 @@ def test_a_process_ends_with_the_one_that_started_it(opened):
     assert ask(opened(MeanColour()))[0].count == 48  # another one is started
 
 
+@pytest.mark.slow
 def test_a_scorer_that_ends_during_a_request_leaves_no_traceback(tmp_path, capfd):
     alone, (ours, theirs) = Server(), socket.socketpair()
     request = {"model": "", "scratch": str(tmp_path), "memory_bytes": 2**30, "threads": 1}

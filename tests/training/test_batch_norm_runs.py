@@ -85,6 +85,7 @@ def test_it_resumes_to_the_same_bits(
         assert_same_bits(cut_and_resumed(monkeypatch, words, steps), run)
 
 
+@pytest.mark.slow
 def test_the_exported_model_has_the_statistics(run: Path, tmp_path: Path) -> None:
     model = open_model(run, weights="last.safetensors")
     ends = load_checkpoint(Checkpoints(run, 1).paths()[-1])

@@ -112,6 +112,7 @@ def test_images_that_vanish_end_the_run_at_its_last_good_step(
     assert run.saved == read_metrics(run.folder / "metrics.jsonl")[-1]["step"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_at_its_last_good_step(run: Run) -> None:
     started = Started(run, 2)
     os.kill(started.family[-1], signal.SIGKILL)
@@ -120,6 +121,7 @@ def test_a_worker_that_is_killed_ends_the_run_at_its_last_good_step(run: Run) ->
     assert run.saved == run.steps
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_run_that_is_killed(run: Run) -> None:
     started = Started(run, 2)
     os.kill(started.process.pid, signal.SIGKILL)

@@ -116,6 +116,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
     assert_same_bits(resumed, run)
 
 
+@pytest.mark.slow
 def test_it_is_embedded_and_exported(
     run: Path, mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:

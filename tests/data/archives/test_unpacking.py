@@ -96,6 +96,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") == FILES
 
 
+@pytest.mark.slow
 def test_a_killed_unpacking_is_done_again(tmp_path: Path) -> None:
     path = make_zip(tmp_path / "a.zip", *((f"c/{n}", os.urandom(20)) for n in range(3_000)))
     command = [

@@ -67,6 +67,7 @@ def triplet_loss(out: Tensor) -> Tensor:
     return torch.stack(terms).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FC)
 def test_a_net_computes_what_its_authors_does(name: str) -> None:
     """In a training step and when scored: loss, gradients, running statistics, embeddings."""
