@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from toy_configs import write_config
 
 import train
 import two_processes
 from class_weights import with_class_weights
+from composing import composition
 from guie.base.errors import UserError
 from guie.config.distillation import TeacherConfig
-from guie.data.dataset import Batch
+from guie.config.sampling import AugmentConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import Batch, TrainDataset, classes_of, training_rows
 from guie.data.manifest import load_manifest
+from guie.data.sampling.streams import key
 from guie.models import open_model
 from guie.models.build import build_embedder
 from guie.models.preprocess import Preprocess
@@ -118,11 +124,10 @@ def test_two_processes_teach_as_one(config: Path, run: Path, tmp_path: Path) -> 
     assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
 
 
-def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_path: Path) -> None:
-    student = tiny_config(tmp_path / "student")
+def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> None:
     domains = ["a", "b"]
     asked = [TeacherConfig(model=teachers[0]["model"], domains=["b"])]
-    opened = open_teachers(asked, student, domains)
+    opened = open_teachers(asked, domains)
     preprocess = Preprocess(32, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
     grey = torch.randint(0, 256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     label = torch.tensor([1, 0, 1, 1, 0])
@@ -215,6 +220,34 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
         monkeypatch.setattr(stage, "precomputed_teachers", lambda *_: None)
         live = train.main([*words, "name=live"])
         assert logged_losses(live) == pytest.approx(logged_losses(first), rel=1e-2)
+
+
+@pytest.mark.parametrize(("size_px", "seen_px"), [(24, 32), (40, 40), ("five crops of 40", 46)])
+def test_a_larger_teacher_sees_more_pixels_of_the_same_view(
+    size_px: int | str, seen_px: int, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    crops = isinstance(size_px, str)
+    side = 40 if crops else size_px
+    run = tiny_run(tmp_path / "run", image={"size_px": side}, size_px=side)
+    model = composition(tmp_path / "crops", [run], views="five_crops") if crops else run
+    manifest = load_manifest(mix, toy_manifest.parent)
+    rows = training_rows(manifest)
+    classes, augment = classes_of(rows), Augment(AugmentConfig(flip=0.5))
+    network = Preprocess(32, [0.5] * 3, [0.5] * 3, "pad")
+    pixels = TrainDataset(rows, classes.labels, manifest.root, augment, network, (0, 0))
+    teachers = open_teachers([TeacherConfig(model=str(model))], classes.domains)
+    found = views.teacher_views(Accelerator(), teachers, pixels, 2, tmp_path / "cache", 0)[0]
+    larger = copy.copy(pixels)
+    larger.preprocess = Preprocess(**network.recipe() | {"size_px": seen_px})
+    for row in (0, 50):
+        sample = larger[1, key(pixels.paths[row]), row]
+        assert sample["image"].shape == (3, seen_px, seen_px)
+        with torch.no_grad():
+            tower = views.TeacherTower(teachers.teachers[0])
+            expected_1D = tower(sample["image"][None], sample["shape"][None])
+        torch.testing.assert_close(
+            torch.tensor(found.views[1][row : row + 1]).float(), expected_1D, rtol=2e-3, atol=2e-3
+        )
 
 
 def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.head import SHAPE
-from guie.models.preprocess import Preprocess
+from guie.models.preprocess import Inputs, Preprocess, View
 from guie.training.teachers import Teacher, Teachers
 
 VERSION = 1  # raise it if the same config draws other views
@@ -272,7 +272,7 @@ def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 class TeacherTower(nn.Module):
-    """A teacher for images from the student's loader: uint8, at the student's image size."""
+    """A teacher for images of `TrainDataset`: uint8, not normalised."""
 
     def __init__(self, teacher: Teacher):
         super().__init__()
@@ -302,19 +302,21 @@ def teacher_views(
 ) -> list[TeacherViews]:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
-    Every process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
+    A teacher of larger images than the student's sees the same part of an image in more pixels. Every
+    process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
     """
     each = []
     for teacher in teachers.teachers:
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)
         place_N[rows] = np.arange(len(rows))
-        seen = {"seen": dataset.preprocess.recipe()}  # the teacher's input
+        drawn = _drawn_for(teacher, dataset)
+        seen = {"seen": drawn.preprocess.recipe()}  # the teacher's input
         found = cached_views(
             accelerator,
             TeacherTower(teacher).to(accelerator.device),
             recipe(teacher.model, accelerator.mixed_precision) | seen,
-            dataset,
+            drawn,
             views,
             folder,
             workers,
@@ -324,6 +326,19 @@ def teacher_views(
         )
         each.append(TeacherViews(place_N, found))
     return each
+
+
+def _drawn_for(teacher: Teacher, dataset: TrainDataset) -> TrainDataset:
+    """Return the data set of the same views, at the teacher's image size if that is larger."""
+    inputs, own = teacher.model.preprocess, dataset.preprocess.recipe()
+    looks = cast(
+        "Sequence[Preprocess | View]", inputs.looks if isinstance(inputs, Inputs) else [inputs]
+    )
+    wholes = [look.preprocess if isinstance(look, View) else look for look in looks]
+    larger = copy.copy(dataset)
+    own["size_px"] = max(own["size_px"], *(whole.size_px for whole in wholes))
+    larger.preprocess = Preprocess(**own)
+    return larger
 
 
 def taught_batches(each: Sequence[TeacherViews], draws: RankDraws) -> Iterator[Tensor]:

@@ -155,8 +155,12 @@ PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
 
 
 def refuse_missing_models(config: RunConfig, resume: bool) -> None:
-    """Raise UserError for a missing teacher or `start_from`, before the images are checked."""
-    for teacher in config.task.teachers if isinstance(config.task, DistillationConfig) else []:
+    """Raise UserError for a missing teacher or `start_from`, or a run that is its own teacher."""
+    teachers = config.task.teachers if isinstance(config.task, DistillationConfig) else []
+    for number, teacher in enumerate(teachers):
+        if Path(teacher.model).resolve() == (Path(config.out) / config.name).resolve():
+            itself = f"{teacher.model} is the run itself; name another model"
+            raise UserError(f"task.teachers.{number}.model: {itself}")
         refuse_no_model(teacher.model)
     if config.start_from and not resume:  # a checkpoint has its weights
         try:

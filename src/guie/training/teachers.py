@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from guie.base.errors import UserError
-from guie.config import RunConfig
 from guie.config.distillation import TeacherConfig
 from guie.data.dataset import Batch
 from guie.losses.base import on_device_of, rows_of
@@ -94,18 +93,15 @@ class Teachers(NotCopied):
         return [teacher(pixels_BCHW, shapes_B3, label_B) for teacher in self.teachers]
 
 
-def open_teachers(
-    configs: Sequence[TeacherConfig], run: RunConfig, domains: Sequence[str]
-) -> Teachers:
+def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> Teachers:
     """Open the configured teachers, frozen.
 
     Args:
-        run: config of the student, which cannot be its own teacher.
         domains: the domain of every training class, by id.
 
     Raises UserError if there is no such model, or if it is to teach an unknown domain.
     """
-    teachers = [_open(config, number, run, domains) for number, config in enumerate(configs)]
+    teachers = [_open(config, number, domains) for number, config in enumerate(configs)]
     names = [teacher.name for teacher in teachers]
     for number, teacher in enumerate(teachers):
         if names.count(teacher.name) > 1:
@@ -113,10 +109,8 @@ def open_teachers(
     return Teachers(teachers)
 
 
-def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[str]) -> Teacher:
+def _open(config: TeacherConfig, number: int, domains: Sequence[str]) -> Teacher:
     where = f"task.teachers.{number}"
-    if Path(config.model).resolve() == (Path(run.out) / run.name).resolve():
-        raise UserError(f"{where}.model: {config.model} is the run itself; name another model")
     classes_C = classes_of(config.domains, domains, where)
     model = open_model(config.model, config.size_px)
     model.embedder.eval().requires_grad_(False)

@@ -50,7 +50,7 @@ class DistillationTask(Task):
         assert isinstance(config.task, DistillationConfig)  # see `build_task`
         self.task = config.task
         self.embedder = build_embedder(config.model, pretrained)
-        self.teachers = open_teachers(self.task.teachers, config, classes.domains)
+        self.teachers = open_teachers(self.task.teachers, classes.domains)
         dim = self.embedder.dim
         self.criteria = nn.ModuleDict()
         self.relations = nn.ModuleDict()
