@@ -16,7 +16,7 @@ from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws, Sampler
 from guie.data.sampling.streams import key
 from guie.evaluation.embedding import embed_files
-from guie.models.build import build_preprocess
+from guie.models.embedder import build_preprocess
 from guie.training.cached_views import FrozenData, frozen_data
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode

@@ -19,8 +19,7 @@ from guie.config.model import ModelConfig
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models import LoadedModel, open_model
 from guie.models.backbones.open_clip import OpenClip
-from guie.models.build import build_embedder
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_embedder
 from guie.models.weights import save_model
 from guie.training.run_folder import read_metrics, write_record
 

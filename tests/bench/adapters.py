@@ -19,7 +19,7 @@ from common import arguments, in_turn, ratio, show
 from torch import Tensor, nn
 
 from guie.config.model import ModelConfig
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},

@@ -24,7 +24,7 @@ from guie.config import RunConfig
 from guie.config.base import config_from
 from guie.data.dataset import Batch, Classes
 from guie.losses.distillation import entropy, precisions_of, squared_distances
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.models.weights import save_model
 from guie.training.tasks import build_task
 from guie.training.tasks.base import Task

@@ -24,7 +24,7 @@ from PIL import Image
 
 import search
 from guie.config import RunConfig, config_from
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.models.weights import save_model
 from guie.training.run_folder import write_record
 

@@ -21,7 +21,7 @@ from guie.export import submission
 from guie.export.card import without_folders
 from guie.export.torchscript import RUNTIME_FORMAT
 from guie.models import narrowed, open_model
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.models.weights import save_model
 from guie.training.run_folder import write_record
 

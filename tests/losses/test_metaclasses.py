@@ -12,7 +12,7 @@ from guie.config import RunConfig, config_from
 from guie.config.losses import ArcFaceConfig, MetaclassesConfig, SoftmaxConfig
 from guie.losses.build import build_loss
 from guie.losses.composite import MetaclassLoss, partition
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from tiny_runs import TINY_CLIP, tiny_config
 
 

@@ -35,8 +35,7 @@ from guie.base.errors import UserError
 from guie.config.model import WithAdapters
 from guie.models.adapters.attaching import adapt, merge_lora
 from guie.models.backbones import build_backbone
-from guie.models.build import build_embedder, build_preprocess
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_embedder, build_preprocess
 from torch111.architectures import FAMILIES
 
 ALL = {"adapters": [STOCHASTIC, ADAPTFORMER, LORA]}

@@ -19,7 +19,7 @@ from guie.data.images import open_as_host
 from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.backbones.open_clip import OpenClip, create_clip
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 
 
 def test_statistics_are_the_towers_own() -> None:

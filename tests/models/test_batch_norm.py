@@ -16,8 +16,7 @@ from torch import distributed, nn
 import two_processes
 from guie.base.errors import UserError
 from guie.models.batch_norm import batch_norms, share_statistics
-from guie.models.build import build_embedder
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_embedder
 from guie.models.weights import frozen_names
 
 RESNET18 = {"channels": [64] * 4}  # narrower, with as many layers

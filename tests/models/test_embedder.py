@@ -22,7 +22,7 @@ from guie.data.dataset import as_batch
 from guie.evaluation.embedding import embed_files
 from guie.models import open_model
 from guie.models.backbones import build_backbone
-from guie.models.build import build_embedder, build_preprocess
+from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.loading import NoRandomNumbers
 from guie.models.weights import ImageSize, WeightsMetadata, save_model
 

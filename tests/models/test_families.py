@@ -21,8 +21,7 @@ from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig
 from guie.models.backbones import Backbone, build_backbone
-from guie.models.build import build_preprocess
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_preprocess
 from guie.training.optim import build_optimizer
 from tiny_runs import Parts
 from torch111.architectures import CONVOLUTIONS, FAMILIES

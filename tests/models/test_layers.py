@@ -18,7 +18,7 @@ from guie.data.dataset import Classes
 from guie.models import open_model, with_layers
 from guie.models.backbones import build_backbone
 from guie.models.backbones.open_clip import create_clip
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training.optim import freeze
 from guie.training.tasks import build_task
 from guie.training.tasks.classification import projector

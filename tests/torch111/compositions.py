@@ -9,7 +9,7 @@ import torch
 from guie.config.ensemble import MemberConfig
 from guie.config.model import ModelConfig
 from guie.models import LoadedModel
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.models.loading import composed, rebuild
 
 WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"max": 1.0}}

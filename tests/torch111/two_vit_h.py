@@ -21,7 +21,7 @@ from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export.operators import check_operators
 from guie.export.torchscript import downgrade, package
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.models.ensemble import Ensemble
 from guie.models.loading import ExportModule
 from guie.models.preprocess import Inputs, ViewSpec

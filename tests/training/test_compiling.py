@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training.stage import set_up_tower
 from tiny_runs import assert_same_bits, interrupted_after, logged_losses
 

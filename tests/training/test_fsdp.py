@@ -23,7 +23,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, Classes
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training import sharding
 from guie.training.checkpoint import Checkpoints
 from guie.training.optim import MovingAverage

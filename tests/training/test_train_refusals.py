@@ -58,7 +58,7 @@ def test_contrast_needs_captions(mix: Path, toy_manifest: Path, tmp_path: Path) 
                 },
                 "retention": {"features": 1, "generic": {"manifest": "gone.csv", "batch_size": 2}},
             },
-            "gone.csv: no such manifest",
+            "gone.csv: no such file",
         ),
     ],
 )

@@ -19,8 +19,7 @@ from guie.data.dataset import image_shapes
 from guie.models.adapters.attaching import merge_lora
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import BACKBONES
-from guie.models.build import build_embedder, build_preprocess
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
 from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess, ViewSpec
 from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors

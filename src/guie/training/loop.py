@@ -26,7 +26,7 @@ from guie.models.batch_norm import share_statistics, trained
 from guie.training.checkpoint import TrainState
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
-from guie.training.run import Run, load_start, refuse_missing_models
+from guie.training.run import Run, load_start, refuse_missing_inputs
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Stage
@@ -84,16 +84,14 @@ def run_config(
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
         manifest = manifest.without(config.data.leave_out)
-        refuse_missing_models(config, resume)
-        generic_config = config.retention and config.retention.generic
-        generic = load_generic(generic_config) if generic_config else None
+        refuse_missing_inputs(config, resume)
         check_images = partial(readable, accelerator, drop_bad=drop_bad)
         manifest = check_images(manifest, ("train", "val"), dropped=folder / "dropped.csv")
         from_main(accelerator, partial(refuse_unscorable, manifest))
-        if generic_config and generic:
-            generic = check_images(
-                generic, (generic_config.split,), dropped=folder / "dropped_generic.csv"
-            )
+        generic = None
+        if wanted := config.retention and config.retention.generic:
+            generic = load_generic(wanted)
+            generic = check_images(generic, (wanted.split,), dropped=folder / "dropped_generic.csv")
         contexts.enter_context(interrupts)
         accelerator.init_trackers(config.name)
         try:

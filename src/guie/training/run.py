@@ -15,14 +15,13 @@ from torch import Tensor
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import write_json
+from guie.base.files import refuse_missing, write_json
 from guie.config.distillation import DistillationConfig
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
-from guie.models.build import build_preprocess
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_preprocess
 from guie.models.loading import BEST, LoadedModel, at_size, open_model, refuse_no_model
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import sha256_of, weights_record
@@ -154,8 +153,8 @@ TOWER, REDUCTION = "backbone.tower.", "reduction."
 PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
 
 
-def refuse_missing_models(config: RunConfig, resume: bool) -> None:
-    """Raise UserError for a missing teacher or `start_from`, or a run that is its own teacher."""
+def refuse_missing_inputs(config: RunConfig, resume: bool) -> None:
+    """Raise UserError for a missing teacher, `start_from` or generic manifest, or a run that teaches itself."""
     teachers = config.task.teachers if isinstance(config.task, DistillationConfig) else []
     for number, teacher in enumerate(teachers):
         if Path(teacher.model).resolve() == (Path(config.out) / config.name).resolve():
@@ -167,6 +166,8 @@ def refuse_missing_models(config: RunConfig, resume: bool) -> None:
             refuse_no_model(config.start_from)
         except UserError as error:
             raise UserError(f"start_from: {error}") from None
+    if config.retention and config.retention.generic:
+        refuse_missing([config.retention.generic.manifest])
 
 
 def load_start(embedder: Embedder, config: RunConfig) -> str:

@@ -33,8 +33,7 @@ from guie.data.manifest import Manifest
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.embedding import Check, embed_files, raise_fault
 from guie.evaluation.validation import flat_scores, quick_scores
-from guie.models.build import build_preprocess
-from guie.models.embedder import Embedder
+from guie.models.embedder import Embedder, build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
 from guie.training.cached_views import (

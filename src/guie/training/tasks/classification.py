@@ -18,7 +18,7 @@ from guie.losses.base import Criterion
 from guie.losses.build import build_loss
 from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
 
 

@@ -28,7 +28,7 @@ from guie.losses.build import build_loss
 from guie.losses.distillation import Logits, build_relation
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.matching import mean_of
-from guie.models.build import build_embedder, build_preprocess
+from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.run_folder import read_class_weights
 from guie.training.tasks.base import Output, Task

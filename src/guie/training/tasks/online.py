@@ -21,7 +21,7 @@ from guie.losses.base import LossStage, at_least_fp32, gather_rows, on_device_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.models.build import build_embedder
+from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
 
 
