@@ -154,7 +154,7 @@ PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
 
 
 def refuse_missing_inputs(config: RunConfig, resume: bool) -> None:
-    """Raise UserError for a missing teacher, `start_from` or generic manifest, or a run that teaches itself."""
+    """Raise UserError for a missing model or generic manifest, or a run that is its own teacher."""
     teachers = config.task.teachers if isinstance(config.task, DistillationConfig) else []
     for number, teacher in enumerate(teachers):
         if Path(teacher.model).resolve() == (Path(config.out) / config.name).resolve():
