@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,12 +207,13 @@ def teacher_views(
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)
         place_N[rows] = np.arange(len(rows))
-        seen = {"seen": dataset.preprocess.recipe()}  # the teacher's input
+        seen_by = _seen_by(teacher, dataset)
+        seen = {"seen": seen_by.preprocess.recipe()}  # the teacher's input
         found = cached_views(
             accelerator,
             TeacherTower(teacher).to(accelerator.device),
             recipe(teacher.model, accelerator.mixed_precision) | seen,
-            dataset,
+            seen_by,
             views,
             folder,
             workers,
@@ -221,3 +223,16 @@ def teacher_views(
         )
         each.append(TeacherViews(place_N, found, teacher.dim))
     return each
+
+
+def _seen_by(teacher: Teacher, dataset: TrainDataset) -> TrainDataset:
+    """Return the data set with the same views, at the image size of the teacher if that is larger."""
+    own, looks = dataset.preprocess.recipe(), teacher.model.preprocess.recipe()
+    looks = looks.get("looks", [looks])
+    size_px = max(round(look["size_px"] / look.get("part", 1.0)) for look in looks)
+    print("SEEN BY", teacher.name, size_px, looks[:1])
+    if size_px <= own["size_px"]:
+        return dataset
+    larger = copy.copy(dataset)
+    larger.preprocess = Preprocess(**own | {"size_px": size_px})
+    return larger
