@@ -83,7 +83,7 @@ def _one_of_two(rank: int, folder: Path, expected: dict[str, dict[str, Tensor]])
         torch.testing.assert_close(
             trained(loss, half),
             expected[name],
-            rtol=1e-6,
+            rtol=1e-5,  # sums of halves round otherwise, by more on a CPU with AVX-512
             atol=1e-6,
             msg=lambda text, name=name: f"{name}: {text}",
         )
