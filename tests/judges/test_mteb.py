@@ -98,7 +98,8 @@ def test_a_model_is_judged_by_the_embeddings_of_embed_py(model, toy_manifest):
     emb_TD = embed_files(make_accelerator(), model.embedder, model.preprocess, files, **settings)
     given_TD = np.stack([encoder.given[path] for path in table["image_path"]])
     np.testing.assert_allclose(given_TD, emb_TD, rtol=0, atol=1e-6)  # in other batches
-    assert_equal(scores, emb_TD, table)
+    # mteb multiplies by itself: near ties swap on some processors
+    assert_equal(scores, emb_TD, table, {"rel": 0, "abs": 1e-4})
     assert 0.05 < scores["hit_rate_at_1"] < scores["hit_rate_at_20"] < 1
 
 
@@ -109,22 +110,22 @@ def test_known_embeddings_score_alike(noise, apart, tmp_path):
     assert_equal(judged(Known(emb_TD), task_of(table, tmp_path)), emb_TD, table)
 
 
-def assert_equal(scores, emb_TD, table):
+def assert_equal(scores, emb_TD, table, close=ROUNDED):
     """Hit rate is our Recall@k; with its denominators, their mAP@k and recall are ours."""
     keys = [f"{name}_at_{k}" for name in ("recall", "found", "map") for k in DEPTHS]
     found, values = ours(emb_TD, table, "r_at_1", *keys)
     n_Q = positives(table)
     n_Q = n_Q[n_Q > 0]
     values = values.dropna()
-    assert found["r_at_1"] == pytest.approx(scores["precision_at_1"], **ROUNDED)
+    assert found["r_at_1"] == pytest.approx(scores["precision_at_1"], **close)
     for k in DEPTHS:
-        assert found[f"recall_at_{k}"] == pytest.approx(scores[f"hit_rate_at_{k}"], **ROUNDED), k
+        assert found[f"recall_at_{k}"] == pytest.approx(scores[f"hit_rate_at_{k}"], **close), k
         share_Q = np.minimum(n_Q, k) / n_Q  # ours divide by the positives that fit, theirs by all
         for key, name in ((f"map_at_{k}", "map"), (f"found_at_{k}", "recall")):
             peer = scores[f"{name}_at_{k}"]
-            assert (values[key] * share_Q).mean() == pytest.approx(peer, **ROUNDED), key
+            assert (values[key] * share_Q).mean() == pytest.approx(peer, **close), key
             if n_Q.max() <= k:
-                assert found[key] == pytest.approx(peer, **ROUNDED), key
+                assert found[key] == pytest.approx(peer, **close), key
 
 
 def test_its_map_at_k_of_a_perfect_embedding_is_below_one(tmp_path):
