@@ -112,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 
-    from guie.base.devices import float32_products, from_main, make_accelerator
+    from guie.base.devices import from_main, make_accelerator
+    from guie.base.slow_bf16 import float32_products
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
     from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes

@@ -165,7 +165,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def index(args: argparse.Namespace) -> None:
     """Build or update an index."""
-    from guie.base.devices import float32_products, from_main, make_accelerator
+    from guie.base.devices import from_main, make_accelerator
+    from guie.base.slow_bf16 import float32_products
     from guie.evaluation.opened import embedding_precision, load_embedding_model
     from guie.search.building import build, claimed, describe
     from guie.search.index import Facts, facts_of_existing, pictures_of, shard_of

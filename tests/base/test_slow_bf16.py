@@ -11,7 +11,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from guie.base.devices import Float32Products, float32_products, make_accelerator
+from guie.base.devices import make_accelerator
+from guie.base.slow_bf16 import Float32Products, float32_products
 
 
 @contextmanager

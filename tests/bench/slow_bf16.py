@@ -2,7 +2,7 @@
 
 TIMM_FUSED_ATTN=0 python tests/bench/slow_bf16.py [--tower vit_tiny_patch16_224] [--size-px 80] [--batch 32]
 
-Ours are float32 products rounded to bf16, see `guie.base.devices`. Where the CPU has the instructions,
+Ours are float32 products rounded to bf16, see `guie.base.slow_bf16`. Where the CPU has the instructions,
 torch's are the fastest, and training uses those.
 """
 
@@ -15,7 +15,7 @@ import torch
 from common import arguments, in_turn, ratio, show
 from compiling import step
 
-from guie.base.devices import Float32Products
+from guie.base.slow_bf16 import Float32Products
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from guie.config import RunConfig, load_config
 from guie.models import open_model
 from guie.models.embedder import Embedder, build_embedder
 from guie.training import loop
-from guie.training.run import load_start
+from guie.training.starting import load_start
 from tiny_runs import TINY_CLIP, assert_same_bits, cut_and_resumed, tiny_config, tiny_run
 
 Weights = dict[str, torch.Tensor]

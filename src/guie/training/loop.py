@@ -9,13 +9,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from guie.base.devices import (
-    deterministic_algorithms,
-    float32_products,
-    from_main,
-    make_accelerator,
-)
+from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
 from guie.base.errors import UserError
+from guie.base.slow_bf16 import float32_products
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.image_checks.decoding import readable
@@ -26,10 +22,11 @@ from guie.models.batch_norm import share_statistics, trained
 from guie.training.checkpoint import TrainState
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
-from guie.training.run import Run, load_start, refuse_missing_inputs
+from guie.training.run import Run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Stage
+from guie.training.starting import load_start, refuse_missing_inputs
 from guie.training.step import (
     LossWatch,
     clip_gradients,

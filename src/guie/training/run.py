@@ -1,29 +1,22 @@
-"""A run: its config, data, state, log and checkpoints, and the model that it starts from."""
+"""A run: its config, data, state, log and checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from accelerate import Accelerator
-from torch import Tensor
 
 from guie.base.devices import from_main
-from guie.base.errors import UserError
-from guie.base.files import refuse_missing, write_json
-from guie.config.distillation import DistillationConfig
+from guie.base.files import write_json
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
-from guie.models.embedder import Embedder, build_preprocess
-from guie.models.loading import BEST, LoadedModel, at_size, open_model, refuse_no_model
-from guie.models.preprocess import Preprocess
+from guie.models.loading import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
@@ -147,84 +140,3 @@ def _initial_weights(config: RunConfig) -> dict[str, Any]:
     if config.start_from and (file := Path(config.start_from) / BEST).is_file():
         known["start"] = {"model": config.start_from, "sha256": sha256_of(file)}
     return known
-
-
-TOWER, REDUCTION = "backbone.tower.", "reduction."
-PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
-
-
-def refuse_missing_inputs(config: RunConfig, resume: bool) -> None:
-    """Raise UserError for a missing model or generic manifest, or a run that is its own teacher."""
-    teachers = config.task.teachers if isinstance(config.task, DistillationConfig) else []
-    for number, teacher in enumerate(teachers):
-        if Path(teacher.model).resolve() == (Path(config.out) / config.name).resolve():
-            itself = f"{teacher.model} is the run itself; name another model"
-            raise UserError(f"task.teachers.{number}.model: {itself}")
-        refuse_no_model(teacher.model)
-    if config.start_from and not resume:  # a checkpoint has its weights
-        try:
-            refuse_no_model(config.start_from)
-        except UserError as error:
-            raise UserError(f"start_from: {error}") from None
-    if config.retention and config.retention.generic:
-        refuse_missing([config.retention.generic.manifest])
-
-
-def load_start(embedder: Embedder, config: RunConfig) -> str:
-    """Load the weights of `config.start_from` into a new embedder, in place; return a message.
-
-    Position embeddings are resampled for another image size. Heads, adapters and prompts whose shapes
-    differ keep their initial weights. A reduction stays as it was fitted, while head and backbone below
-    it train.
-
-    Raises UserError if there is no such model, it is an ensemble, its backbone differs, or it lacks a
-    reduction to `reduced_dim`.
-    """
-    assert config.start_from is not None
-    backbone, size_px = config.model.backbone, config.model.image.size_px
-    try:
-        # The library draws random weights as it builds; keep the run's own random state
-        with torch.random.fork_rng(devices=[]):
-            given = at_size(open_model(config.start_from), size_px, backbone.stride_px)
-    except UserError as error:
-        raise UserError(f"start_from: {error}") from None
-    state, own = given.embedder.state_dict(), embedder.state_dict()
-    taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
-    if TOWER not in taken:
-        raise UserError(
-            f"start_from: {config.start_from} has another backbone than model.backbone, {backbone.name};"
-            " name a run with the same backbone, or remove start_from"
-        )
-    if REDUCTION not in taken and _shapes(own, REDUCTION):
-        assert config.model.head is not None
-        head = config.model.head
-        raise UserError(
-            f"start_from: {config.start_from} has no reduction from {head.dim} to {head.reduced_dim} numbers;"
-            " make one by compose.py, or remove model.head.reduced_dim"
-        )
-    own |= {name: state[name] for part in taken for name in _shapes(own, part)}
-    embedder.load_state_dict(own)
-    scratch = [part for part in PARTS if part not in taken and _shapes(own, part)]
-    _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
-    message = [f"{part.strip('.').rpartition('.')[2]} from scratch" for part in scratch]
-    return ", ".join([f"starts from {config.start_from}", *message])
-
-
-def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:
-    """Raise UserError if mean or std differ: the backbone was trained with its own."""
-    assert isinstance(given.preprocess, Preprocess)  # of one model
-    for key in ("mean", "std"):
-        then, now = _levels(given.preprocess, key), _levels(own, key)
-        if then != now:
-            raise UserError(
-                f"model.image.{key}: {now}, but start_from, {config.start_from}, has {then}; set it to that"
-            )
-
-
-def _levels(preprocess: Preprocess, key: str) -> list[float]:
-    """Return the values of the three channels on a 0..1 scale."""
-    return [round(level / 255, 4) for level in getattr(preprocess, key).flatten().tolist()]
-
-
-def _shapes(state: Mapping[str, Tensor], part: str) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in state.items() if name.startswith(part)}
