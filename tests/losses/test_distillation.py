@@ -75,6 +75,7 @@ def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
         {"name": "snd", "sigma": {"perplexity": 3}},
         {"name": "rkd", "distance": 1, "angle": 2},
         {"name": "similarity"},
+        {"name": "similarity", "balanced": True},
     ):
         config = TypeAdapter(RelationConfig).validate_python(values)
         loss = build_relation(config, DIM, DIM)(emb, emb.detach().clone())
@@ -83,7 +84,13 @@ def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"name": "rkd", "angle": 1}, {"name": "snd"}, {"name": "similarity"}]
+    "values",
+    [
+        {"name": "rkd", "angle": 1},
+        {"name": "snd"},
+        {"name": "similarity"},
+        {"name": "similarity", "balanced": True},
+    ],
 )
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_too_few_images_are_no_fault(values, images) -> None:
@@ -100,6 +107,7 @@ def test_equal_images_have_finite_gradients() -> None:
         {"name": "rkd", "angle": 1.0},
         {"name": "snd"},
         {"name": "snd", "sigma": {"perplexity": 2}},
+        {"name": "similarity", "balanced": True},
     ):
         loss = built(**values)(unit(student), teacher)
         assert torch.autograd.grad(loss, student)[0].isfinite().all()
@@ -110,6 +118,14 @@ def test_similarity_is_summed_over_a_row() -> None:
     ours, theirs = unit(student) @ unit(student).T, teacher @ teacher.T
     expected = sum((ours[i, j] - theirs[i, j]) ** 2 for i in range(4) for j in range(4)) / 4
     torch.testing.assert_close(built(name="similarity")(unit(student), teacher), expected)
+
+
+def test_balanced_similarity_is_in_units_of_the_teachers_variance() -> None:
+    student, teacher = embeddings(6)
+    ours, theirs = unit(student) @ unit(student).T, teacher @ teacher.T
+    variance = np.var([theirs[i, j].item() for i, j in itertools.permutations(range(6), 2)])
+    expected = (ours - theirs).square().sum() / 6 / variance
+    assert_equal(built(name="similarity", balanced=True)(unit(student), teacher), expected, student)
 
 
 def test_kl_of_logits_is_its_definition() -> None:

@@ -49,6 +49,8 @@ class SimilarityConfig(Config):
     """Squared differences of the cosine matrices, summed over each row (UDON)."""
 
     name: Literal["similarity"]
+    # Divide by the variance of the teacher's cosines, so that teachers of narrow embeddings count alike
+    balanced: bool = False
 
 
 class LogitsConfig(Config):

@@ -17,6 +17,7 @@ from guie.config.distillation import (
     Perplexity,
     RelationConfig,
     RkdConfig,
+    SimilarityConfig,
     SndConfig,
 )
 from guie.losses.base import HostCounters
@@ -36,7 +37,8 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
         return Snd(config, (dim, teacher_dim))
     if isinstance(config, MatchingConfig):
         return Matching(config, dim, teacher_dim)
-    return Similarity()
+    assert isinstance(config, SimilarityConfig)
+    return Similarity(config.balanced)
 
 
 class Relation(nn.Module):
@@ -57,6 +59,9 @@ def nothing(student_ND: Tensor) -> Tensor:
 
 
 SHORTEST = 1e-12  # lower bound of a mean distance or an edge
+# Least bandwidth by perplexity, as a distance between unit vectors, and least deviation of cosines. Of more
+# duplicates than the perplexity no bandwidth is enough: it would go to 0, and the loss to 1e11.
+NARROWEST = 0.01
 
 
 class Rkd(Relation):
@@ -89,10 +94,14 @@ class Rkd(Relation):
 def relative_distances(emb_ND: Tensor) -> Tensor:
     """Return the distances of all ordered pairs, (N (N - 1),), divided by their mean (eq. 1)."""
     distance_NN = torch.cdist(emb_ND, emb_ND, compute_mode="donot_use_mm_for_euclid_dist")
-    # Without the diagonal, by shape: a mask would wait for the device
-    others = len(emb_ND) - 1
-    pairs = distance_NN.flatten()[1:].view(others, others + 2)[:, :-1].flatten()
+    pairs = of_pairs(distance_NN)
     return pairs / pairs.mean().clamp(min=SHORTEST)
+
+
+def of_pairs(value_NN: Tensor) -> Tensor:
+    """Return the entries off the diagonal, (N (N - 1),), by shape: a mask would wait for the device."""
+    others = len(value_NN) - 1
+    return value_NN.flatten()[1:].view(others, others + 2)[:, :-1].flatten()
 
 
 def cosines_of_angles(emb_ND: Tensor) -> Tensor:
@@ -117,12 +126,25 @@ def distinct_triples(images: int, device: torch.device) -> Tensor:
 
 
 class Similarity(Relation):
-    """Squared differences of cosines, summed over each row of the matrix and averaged over rows."""
+    """Squared differences of cosines, summed over each row of the matrix and averaged over rows.
+
+    Args:
+        balanced: divide by the variance of the teacher's cosines between different images, as C-RADIOv4
+            divides the squared angles of a teacher by their dispersion.
+    """
+
+    def __init__(self, balanced: bool = False):
+        super().__init__()
+        self.balanced = balanced
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return the row sum of UDON's code; the paper's mean over all entries is this / N."""
-        apart_NN = student_ND @ student_ND.T - (teacher_NT @ teacher_NT.T).detach()
-        return apart_NN.square().sum(1).sum() / max(1, len(student_ND))
+        theirs_NN = (teacher_NT @ teacher_NT.T).detach()
+        apart_NN = student_ND @ student_ND.T - theirs_NN
+        loss = apart_NN.square().sum(1).sum() / max(1, len(student_ND))
+        if not self.balanced or len(student_ND) < 2:
+            return loss
+        return loss / of_pairs(theirs_NN).var(correction=0).clamp(min=NARROWEST**2)
 
 
 class Logits(Relation):
@@ -159,9 +181,6 @@ def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> 
 
 # Of the bandwidth search: finds log2 of the precision to 80 / 2 ** 30, below float32 resolution
 RANGE, HALVINGS = 40, 30
-# Least bandwidth by perplexity, as a distance between unit vectors. Of more duplicates than the
-# perplexity none is enough: the bandwidth would go to 0, and the loss to 1e11.
-NARROWEST = 0.01
 MOST = 4.0  # squared distance between two unit vectors
 
 
