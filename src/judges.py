@@ -100,8 +100,16 @@ class TaskImages(Samples):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return the network's input and the image's shape (3,), like `EvalDataset`."""
-        image_1CHW = as_batch(np.asarray(self.rows[index]["image"].convert("RGB")))
+        """Return the network's input and the image's shape (3,), like `EvalDataset`.
+
+        Raises UserError, with the row's id, if its image cannot be decoded.
+        """
+        try:
+            image = self.rows[index]["image"].convert("RGB")
+        except Exception as error:  # Pillow raises many kinds for damaged files
+            name = self.rows.select_columns("id")[index]["id"]
+            raise UserError(f"{name}: cannot be decoded: {error}") from error
+        image_1CHW = as_batch(np.asarray(image))
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 

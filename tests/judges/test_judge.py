@@ -1,8 +1,10 @@
 """The command: a manifest scored by mteb, and what is refused."""
 
 import json
+import shutil
 import sys
 
+import pandas as pd
 import pytest
 
 import judge
@@ -33,6 +35,18 @@ def test_a_task_that_is_not_of_images_alone_is_refused(asked, name):
         UserError, match=f"{name}: not an image-to-image retrieval .* CUB200I2IRetrieval"
     ):
         judge.main([*asked, "--tasks", "SOPI2IRetrieval", name])
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_image_that_cannot_be_decoded_is_named(asked, toy_manifest, tmp_path, workers):
+    pytest.importorskip("mteb", reason="make judges has it")
+    manifest = shutil.copytree(toy_manifest.parent, tmp_path / "toy") / "manifest.csv"
+    table = pd.read_csv(manifest)
+    path = table.loc[table["split"] == "test", "image_path"].iloc[3]
+    image = manifest.parent / path
+    image.write_bytes(image.read_bytes()[:200])
+    with pytest.raises(UserError, match=f"{path}: cannot be decoded"):
+        judge.main([*asked, "--manifest", str(manifest), "--workers", workers])
 
 
 @pytest.mark.parametrize("words", [["--batch-size", "0"], ["--workers", "-3"]])
