@@ -49,7 +49,7 @@ class SimilarityConfig(Config):
     """Squared differences of the cosine matrices, summed over each row (UDON)."""
 
     name: Literal["similarity"]
-    # Divide by the variance of the teacher's cosines, so that teachers of narrow embeddings count alike
+    # Divide by the variance of the teacher's cosines: teachers with close embeddings then count as much
     balanced: bool = False
 
 

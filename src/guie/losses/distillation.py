@@ -129,8 +129,8 @@ class Similarity(Relation):
     """Squared differences of cosines, summed over each row of the matrix and averaged over rows.
 
     Args:
-        balanced: divide by the variance of the teacher's cosines between different images, as C-RADIOv4
-            divides the squared angles of a teacher by their dispersion.
+        balanced: divide by the variance of the teacher's cosines between different images. The idea of
+            balancing teachers is that of C-RADIOv4's summary loss, which compares angles; this is ours.
     """
 
     def __init__(self, balanced: bool = False):
