@@ -204,10 +204,6 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         ([NO_CLASSES, TASK.replace("rkd", "rkd, distance: 0")], "task.criteria.0.relation: dista"),
         ([NO_CLASSES, TASK.replace("rkd", "logits")], "relation logits needs exactly one loss"),
         ([NO_CLASSES, WIDE], "task.criteria.0.relation: perplexity 128 must be below 127"),
-        (
-            ["train.accumulate=8", NO_CLASSES, WIDE.replace("128", "15")],
-            "task.criteria.0.relation: perplexity 15 must be below 15",
-        ),
         ([ARCFACE_OF_CARS, "train.sampler=mixed"], "mixes domains in a batch, but the loss of ta"),
         ([ARCFACE_OF_CARS, "train.sampler={name: shards}"], "mixes domains in a batch, but the l"),
     ],

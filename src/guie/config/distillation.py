@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from guie.config.base import ByName, Config, Either, Fault, Names, PositiveInt, Width
-from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
+from guie.config.losses import PER_IMAGE, LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
 
 
@@ -111,6 +111,13 @@ class TermConfig(Config):
     weight: PositiveFloat = 1.0  # in the sum of all terms
     domains: Names | None = None  # on whose images it applies; null: all
 
+    @property
+    def compares_images(self) -> bool:
+        """Whether an image's term depends on the others: also by statistics of teachers' features."""
+        if isinstance(self.relation, MatchingConfig):
+            return self.relation.standardise is not None
+        return not isinstance(self.loss or self.relation, (*PER_IMAGE, LogitsConfig))
+
     def faults(self) -> Iterator[Fault]:
         if (self.loss is None) == (self.relation is None):
             yield "", "a criterion is a loss or a relation; give exactly one of the two"
@@ -140,6 +147,11 @@ class OnlineConfig(Config):
         """Losses on labels."""
         return [self.loss]
 
+    @property
+    def compares_images(self) -> bool:
+        """Whether an image's loss depends on the others, so that it must see the whole batch."""
+        return self.similarity > 0 or not isinstance(self.loss, PER_IMAGE)
+
     def parts(self, model: ModelConfig) -> list[str]:
         """Return the parts with their own learning rates."""
         return [*model.parts(), "classes", "teachers"]
@@ -161,6 +173,11 @@ class DistillationConfig(Config):
     def losses(self) -> list[LossConfig]:
         """Losses on labels."""
         return [term.loss for term in self.criteria if term.loss]
+
+    @property
+    def compares_images(self) -> bool:
+        """Whether an image's loss depends on the others, so that it must see the whole batch."""
+        return any(term.compares_images for term in self.criteria)
 
     def parts(self, model: ModelConfig) -> list[str]:
         """Return the parts with their own learning rates."""

@@ -198,6 +198,9 @@ MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | Curricular
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
 ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
 OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
+# Means over images, each alone: micro-batches give the gradients of the batch. All others compare images
+# (CurricularFace through its running mean), and see the whole batch
+PER_IMAGE = (SoftmaxConfig, ArcFaceConfig, CosFaceConfig, ProxyNcaConfig, SoftTripleConfig)
 
 
 class MetaclassesConfig(Config):

@@ -112,7 +112,10 @@ class StageConfig(Config):
     # Passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    accumulate: PositiveInt = 1  # micro-batches per step: less memory, more time
+    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch by
+    # gradient caching, for one more forward pass of the backbone; a third more time, measured. With other
+    # losses, batch normalisation of the head sees a micro-batch
+    accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
     schedule: Schedule = CosineSchedule()

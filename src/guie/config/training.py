@@ -21,6 +21,7 @@ from guie.config.base import (
 from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig
 from guie.config.durations import Steps
 from guie.config.losses import (
+    PER_IMAGE,
     ArcFaceConfig,
     ClassWeightsConfig,
     LossConfig,
@@ -32,8 +33,8 @@ from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig, ShardsConfig
 from guie.config.stages import StageConfig
 
-# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless a loss
-# compares the images of a micro-batch.
+# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless batch
+# normalisation sees a micro-batch.
 FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
     *("accumulate", "on_out_of_memory", "trackers"),
@@ -69,6 +70,11 @@ class ClassificationConfig(Config):
         """Losses on labels: one."""
         return [self.loss]
 
+    @property
+    def compares_images(self) -> bool:
+        """Whether an image's loss depends on the others, so that it must see the whole batch."""
+        return not isinstance(self.loss, PER_IMAGE)
+
     def parts(self, model: ModelConfig) -> list[str]:
         """Return the parts with their own learning rates."""
         return [*model.parts(), "classes", *(["projector"] if self.projector else [])]
@@ -78,6 +84,7 @@ class ContrastiveConfig(Config):
     """Image-text contrastive loss on the manifest's captions, as in CLIP pretraining."""
 
     name: Literal["contrastive"]
+    compares_images: ClassVar = True  # an image with the captions of others
 
     @property
     def losses(self) -> list[LossConfig]:
@@ -178,6 +185,20 @@ class RunConfig(Config):
         stride_px = stage.stride_px or self.model.backbone.stride_px
         return stage.size_px or self.model.image.size_px, stride_px
 
+    def recomputed(self, stage: StageConfig) -> str | None:
+        """Return why statistics of batch normalisation may not move in this stage's backbone, if so."""
+        halves = self.on_out_of_memory == "halve"
+        if not self.task.compares_images or not (halves or stage.accumulate > 1):
+            return None
+        key = (
+            f"accumulate {stage.accumulate}" if stage.accumulate > 1 else "on_out_of_memory: halve"
+        )
+        return (
+            f"{key} runs the backbone twice on each micro-batch, because the loss compares images; its"
+            " batch normalisation would count each twice and never see the batch; set accumulate to 1"
+            " and on_out_of_memory to stop, or batch_norm to frozen"
+        )
+
     def faults(self) -> Iterator[Fault]:
         for number, stage in enumerate(self.stages):
             for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
@@ -276,6 +297,8 @@ class RunConfig(Config):
     def _faults_of_batch_norm(self) -> Iterator[Fault]:
         modes: set[str] = set()
         for number, stage in enumerate(self.stages):
+            if stage.batch_norm_modes and (said := self.recomputed(stage)):
+                yield f"stages.{number}.batch_norm", said
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
                 both = "is train and synced in one run, which allows one kind of layer"
@@ -291,13 +314,13 @@ class RunConfig(Config):
             for place, snd in enumerate(term.relation for term in task.criteria):
                 if not isinstance(snd, SndConfig):
                     continue
-                others = stage.batch_size // stage.accumulate - 1 + snd.queue  # of a micro-batch
+                others = stage.batch_size - 1 + snd.queue
                 for sigma in (snd.sigma, snd.student_sigma):
                     if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
                         yield (
                             f"task.criteria.{place}.relation",
                             f"perplexity {sigma.perplexity:g} must be below {others}, the other images of"
-                            " micro-batch and queue; lower it or accumulate, or raise batch_size or queue",
+                            " batch and queue; lower it, or raise batch_size or queue",
                         )
             if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
                 yield (

@@ -71,6 +71,7 @@ class Batch:
         generic_GCHW: generic images on which the backbone's features are preserved; G may be 0.
         generic_weight: weight of this micro-batch's mean over generic images. With it, the mean
             weighted by images per micro-batch equals the mean over all generic images.
+        pieces: micro-batches that networks see at a time, where the loss sees the whole batch.
     """
 
     label_B: Tensor
@@ -82,6 +83,7 @@ class Batch:
     captions: Sequence[str] | None = None
     generic_GCHW: Tensor | None = None
     generic_weight: float = 1.0
+    pieces: int = 1
 
     def __len__(self) -> int:
         return len(self.label_B)

@@ -127,6 +127,8 @@ def train(run: Run) -> None:
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
         trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
+        if backbone.new_batch_norms() and (fault := config.recomputed(stage_config)):
+            raise UserError(f"stage {stage_config.name}: new modules of the backbone: {fault}")
         backbone.refuse_misfit(*config.image_size(stage_config))
         if stage_config.batch_size % accelerator.num_processes:
             raise UserError(

@@ -5,6 +5,7 @@ Shapes: B images, G generic images, C channels, H height, W width, F backbone fe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,7 @@ from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import Backbone
+from guie.training.micro_batches import in_micro_batches
 
 
 class NotCopied:
@@ -74,15 +76,19 @@ class Retention(NotCopied):
     def _features(
         self, student: Backbone, pretrained: Backbone, batch: Batch, feat_BF: Tensor
     ) -> dict[str, Tensor]:
+        known = partial(_frozen, pretrained)
         if not self.config.generic:
             assert batch.images_BCHW is not None
-            return {"features": drift(feat_BF, _frozen(pretrained, batch.images_BCHW))}
+            frozen_BF = in_micro_batches(known, batch.pieces, batch.images_BCHW)
+            return {"features": drift(feat_BF, frozen_BF)}
         images_GCHW = batch.generic_GCHW
         assert images_GCHW is not None
         if not len(images_GCHW):  # a micro-batch may have none
             return {}
-        apart = drift(student(images_GCHW), _frozen(pretrained, images_GCHW))
-        return {"features": batch.generic_weight * apart}
+        feat_GF, frozen_GF = (
+            in_micro_batches(network, batch.pieces, images_GCHW) for network in (student, known)
+        )
+        return {"features": batch.generic_weight * drift(feat_GF, frozen_GF)}
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
         return
     for number, stage in enumerate(config.stages):
         own = max(1, stage.batch_size // accelerator.num_processes)
-        pieces = min(stage.accumulate, own)
+        pieces = 1 if config.task.compares_images else min(stage.accumulate, own)
         if own // pieces * accelerator.num_processes < 2:
             raise UserError(f"stages.{number}.batch_size: {_lone(stage, pieces)}")
 
@@ -68,8 +69,8 @@ def gradients(
 ) -> dict[str, Tensor]:
     """Leave the gradients of the batch's mean loss in the parameters; return the mean logs.
 
-    The batch goes through the model in `pieces` micro-batches. Batch normalisation and in-batch losses
-    see a micro-batch instead of the batch.
+    The batch goes through the model in `pieces` micro-batches, for a loss that is a mean over images.
+    Batch normalisation sees a micro-batch instead of the batch.
     """
     means: dict[str, Tensor] = {}
     done = 0
@@ -95,7 +96,9 @@ def gradients_within_memory(
 ) -> dict[str, Tensor]:
     """Compute `gradients`; when out of memory, halve the micro-batches or raise with advice.
 
-    Before a retry, running statistics and all other state of a forward pass are restored.
+    A loss that compares images sees the whole batch, as do head and criterion; the backbone and teachers
+    run `in_micro_batches`. Before a retry, running statistics and all other state of a forward pass are
+    restored.
 
     Args:
         draw: integers that seed dropout, independent of earlier steps: seed, stage, step, rank.
@@ -109,6 +112,8 @@ def gradients_within_memory(
         pieces = stage.accumulate * 2**state.halvings
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
         try:
+            if config.task.compares_images:
+                return gradients(accelerator, model, replace(batch, pieces=pieces), 1)
             return gradients(accelerator, model, batch, pieces)
         except ValueError as error:
             if NO_STATISTICS not in str(error):

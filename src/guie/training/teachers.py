@@ -82,15 +82,20 @@ class Teachers(NotCopied):
         Args:
             student: the student's preprocessing, on the device of the images.
         """
-        label_B, shapes_B3 = batch.label_B, batch.shapes_B3
         if batch.teacher_BT is not None:
+            label_B = batch.label_B
             parts = batch.teacher_BT.split([teacher.dim for teacher in self.teachers], dim=1)
             pairs = zip(self.teachers, parts, strict=True)
             return [TeacherOutput(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
-        images_BCHW = batch.images_BCHW
-        assert images_BCHW is not None and shapes_B3 is not None
-        pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
-        return [teacher(pixels_BCHW, shapes_B3, label_B) for teacher in self.teachers]
+        found = []
+        for piece in batch.split(batch.pieces):
+            images_BCHW, shapes_B3 = piece.images_BCHW, piece.shapes_B3
+            assert images_BCHW is not None and shapes_B3 is not None
+            pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
+            found.append([one(pixels_BCHW, shapes_B3, piece.label_B) for one in self.teachers])
+        return [
+            TeacherOutput(*map(torch.cat, zip(*of, strict=True))) for of in zip(*found, strict=True)
+        ]
 
 
 def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> Teachers:

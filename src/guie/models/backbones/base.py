@@ -236,7 +236,7 @@ class Backbone(nn.Module):
         Raises UserError if the backbone does not support it, or has new BatchNorm layers, whose running
         statistics would count each batch twice.
         """
-        if self._new_batch_norms():
+        if self.new_batch_norms():
             raise UserError(
                 "gradient_checkpointing: computes blocks twice, which would count a batch twice in the batch"
                 " normalisation of new modules; set it to false"
@@ -256,11 +256,11 @@ class Backbone(nn.Module):
         """
         super().train(mode)
         moving = self.trained_batch_norms() if mode else {}
-        for name in batch_norms(self.tower).keys() - self._new_batch_norms():
+        for name in batch_norms(self.tower).keys() - self.new_batch_norms():
             self.tower.get_submodule(name).train(name in moving)
         return self
 
-    def _new_batch_norms(self) -> set[str]:
+    def new_batch_norms(self) -> set[str]:
         """Return the names of the BatchNorm layers in modules that were not pretrained."""
         layers = batch_norms(self.tower)
         return {name for name in layers if any(is_below(name, module) for module in self.new)}

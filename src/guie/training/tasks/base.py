@@ -19,6 +19,7 @@ from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
 from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
+from guie.training.micro_batches import in_micro_batches
 from guie.training.retention import Retention
 
 
@@ -78,8 +79,10 @@ class Task(nn.Module):
 
     def features(self, batch: Batch) -> Tensor:
         """Return the backbone's features of a batch, (B, F), not normalised: cached, or of its images."""
-        cached_BF = batch.feat_BF
-        return self.embedder.backbone(batch.images_BCHW) if cached_BF is None else cached_BF
+        if batch.feat_BF is not None:
+            return batch.feat_BF
+        assert batch.images_BCHW is not None
+        return in_micro_batches(self.embedder.backbone, batch.pieces, batch.images_BCHW)
 
     def set_epoch(self, epoch: float) -> None:
         """Update all scheduled margins to the run's progress, in (fractional) epochs from 0."""

@@ -5,6 +5,7 @@ It trains the small CLIP that replaces a downloaded one in the demo and the test
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from guie.data.dataset import Batch, Classes
 from guie.losses.base import on_device_of
 from guie.models.backbones.open_clip import OpenClip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
+from guie.training.micro_batches import in_micro_batches
 from guie.training.tasks.base import Output, Task
 
 
@@ -54,8 +56,12 @@ class ContrastiveTask(Task):
         images_BCHW = batch.images_BCHW
         assert images_BCHW is not None  # a frozen CLIP has no features in place of images
         text_BD = on_device_of(self.tokenize(batch.captions), images_BCHW)
-        image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
-        loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
+        encode_image = partial(self.clip.encode_image, normalize=True)
+        encode_text = partial(self.clip.encode_text, normalize=True)
+        image_BD = in_micro_batches(encode_image, batch.pieces, images_BCHW)
+        text_BD = in_micro_batches(encode_text, batch.pieces, text_BD)
+        scale = self.clip.logit_scale.exp().clamp(max=100.0)
+        loss = self.loss(image_BD.float(), text_BD.float(), scale)
         matched = (image_BD @ text_BD.T).argmax(dim=1)
         accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
         return self.with_shared_terms(batch, image_BD, loss, {"accuracy": accuracy})

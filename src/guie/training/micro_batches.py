@@ -1,0 +1,31 @@
+"""Gradient caching: networks see micro-batches, and the loss sees the whole batch.
+
+Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, RepL4NLP 2021 (arXiv
+2101.06983). Here the two passes are one gradient checkpoint for each micro-batch, so that a step has one
+forward and one backward pass for DDP, FSDP, autocast, gradient scalers and SAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def in_micro_batches(network: Callable[..., Tensor], pieces: int, *rows: Tensor) -> Tensor:
+    """Map rows (B, ...) by a network that treats each alone, in micro-batches of nearly equal size.
+
+    The forward pass keeps the outputs only. The backward pass computes each micro-batch again, with the
+    same random numbers, and holds the activations of one at a time. That costs one more forward pass.
+
+    Args:
+        pieces: number of micro-batches; 1: call the network as usual.
+    """
+    if pieces == 1:
+        return network(*rows)
+    parts = [one.tensor_split(min(pieces, len(one))) for one in rows]
+    return torch.cat(
+        [checkpoint(network, *part, use_reentrant=False) for part in zip(*parts, strict=True)]
+    )
