@@ -278,8 +278,8 @@ def downloaded(repository: Repository) -> Path:
     """Return the archive in the cache, downloaded if it is not there. Raises UserError."""
     from http.client import HTTPException
 
+    from guie.base.network import stream
     from guie.data.archives import damage_as_user_error
-    from guie.data.datasets.download import stream
 
     path = cache_folder() / "small" / f"{repository.stem}.zip"
     if path.is_file():

@@ -292,7 +292,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> None:
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr("guie.data.datasets.download.stream", unreachable)
+    monkeypatch.setattr("guie.base.network.stream", unreachable)
     with pytest.raises(UserError, match="https://.*Leaf/archive/b4.*zip: download failed.*--from"):
         get_small.main(["--only", "leaves", "--out", "small"])
     assert not Path("small").exists()
@@ -307,7 +307,7 @@ def test_a_download_is_kept_only_when_whole(mirror: Path, monkeypatch: pytest.Mo
         assert url == repository.url
         path.write_bytes(sent.pop(0))
 
-    monkeypatch.setattr("guie.data.datasets.download.stream", stream)
+    monkeypatch.setattr("guie.base.network.stream", stream)
     with pytest.raises(UserError, match="damaged or not an archive"):
         get_small.main(["--only", "leaves", "--out", "small"])
     assert not list(Path("runs/.cache/small").iterdir())

@@ -34,13 +34,16 @@ COMMIT = "0123abcd"
 def hub(tmp_path: Path, monkeypatch) -> Path:
     """A hub in a folder, as the cache keeps it: <repository>/snapshots/<commit>/<file>."""
 
-    def download(repository: str, name: str, revision: str | None = None) -> str:
+    def download(
+        repository: str, name: str, revision: str | None = None, local_files_only: bool = False
+    ) -> str:
         file = tmp_path / "hub" / repository / "snapshots" / (revision or COMMIT) / name
         if not file.is_file():
             raise LocalEntryNotFoundError(f"{repository} has no {name}\nand a second line")
         return str(file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr("guie.models.pretrained._no_answer", lambda url: "")
     known = {"hf_hub": "org/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "guie-tiny", {"drawn": known})
     return tmp_path / "hub"
@@ -141,12 +144,12 @@ def test_random_weights_have_no_record_and_ask_no_hub() -> None:
 def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypatch) -> None:
     asked = []
 
-    def download(url: str, file: str) -> None:
+    def download(url: str, file: Path) -> None:
         asked.append(url)
-        Path(file).write_bytes(b"weights")
+        file.write_bytes(b"weights")
 
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    monkeypatch.setattr("guie.models.pretrained.stream", download)
     config = {"library": "timm", "name": "legacy_seresnet18", "pretrained": "in1k"}
     records = [weights_record(BackboneConfig(**config)) for _ in range(2)]
     sha256 = hashlib.sha256(b"weights").hexdigest()

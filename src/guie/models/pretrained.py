@@ -6,17 +6,25 @@ Only tensors are loaded: safetensors, or torch.load with `weights_only`.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import huggingface_hub
 import torch
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 from torch import Tensor
 
 from guie.base.errors import UserError
+from guie.base.files import replacing
+from guie.base.network import ANSWER_S, answered, stream
 from guie.config.model import BackboneConfig
 from guie.models.backbones.base import BACKBONES, SUFFIXES, is_file
 
@@ -114,13 +122,16 @@ def _local(config: BackboneConfig, file: Path) -> WeightsFile:
 def _from_hub(repository: str, name: str, revision: str | None) -> WeightsFile:
     """Download a file from the hub, or use the cache; prefer safetensors."""
     safe = SAFE_NAMES.get(name, Path(name).with_suffix(".safetensors").name)
+    absent = _no_answer(huggingface_hub.hf_hub_url(repository, safe, revision=revision))
+    get = partial(huggingface_hub.hf_hub_download, revision=revision)
     try:
         try:
-            file = huggingface_hub.hf_hub_download(repository, safe, revision=revision)
-        except EntryNotFoundError:
-            file = huggingface_hub.hf_hub_download(repository, name, revision=revision)
+            file = get(repository, safe, local_files_only=bool(absent))
+        except EntryNotFoundError as error:  # a second download would wait for the hub again
+            local = isinstance(error, LocalEntryNotFoundError)
+            file = get(repository, name, local_files_only=local)
     except Exception as error:  # network failure, hub failure, gated repository
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = absent or (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"model.backbone.pretrained: cannot download {repository}: {reason}; download it elsewhere"
             " and set pretrained: <file>"
@@ -131,12 +142,31 @@ def _from_hub(repository: str, name: str, revision: str | None) -> WeightsFile:
     return WeightsFile(Path(file), f"https://huggingface.co/{repository}/tree/{commit}")
 
 
+@lru_cache
+def _no_answer(url: str) -> str:
+    """Return why the hub does not answer, which its client would retry for a minute; else nothing."""
+    said = ""
+    for wait_s in (1, 0):  # a flaky network fails once
+        try:
+            answered(partial(huggingface_hub.get_hf_file_metadata, url, timeout=ANSWER_S))
+        except HfHubHTTPError:  # an answer
+            return ""
+        except Exception as error:  # of the client's own library, or TimeoutError
+            said = f"{huggingface_hub.constants.ENDPOINT} does not answer ({error})"
+            if isinstance(error, TimeoutError | OfflineModeIsEnabled):
+                break
+            time.sleep(wait_s)
+        else:
+            return ""
+    return said
+
+
 def _from_url(url: str) -> WeightsFile:
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(file))
-        except (OSError, RuntimeError) as error:
+            with replacing(file) as temporary:
+                stream(url, temporary)
+        except OSError as error:
             raise UserError(f"model.backbone.pretrained: cannot download {url}: {error}") from error
     return WeightsFile(file, url)

@@ -12,19 +12,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from guie.base.errors import UserError, run
 from guie.base.files import replacing
+from guie.base.network import stream
 from guie.data.archives import unpack
-
-CHUNK_BYTES = 1 << 20
-TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -120,17 +115,6 @@ def fetch(download: Download, path: Path) -> Path:
                 " or has changed, and is not kept"
             )
     return path
-
-
-def stream(url: str, path: Path) -> None:
-    """Write what an address sends to a file, with a progress bar. Raises OSError."""
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as source, path.open("wb") as target:
-        size = int(source.headers.get("Content-Length") or 0) or None
-        title = url.rpartition("/")[2]
-        with tqdm(desc=title, total=size, unit="B", unit_scale=True, disable=None) as bar:
-            while chunk := source.read(CHUNK_BYTES):
-                target.write(chunk)
-                bar.update(len(chunk))
 
 
 def _digest(path: Path, download: Download) -> str:
