@@ -23,6 +23,7 @@ VALUES = {
 MIX = {"name": "m", "out": "m.csv", "sources": [{"kind": "toy", "path": "toy"}], "shares": {}}
 ENSEMBLE = {"name": "e", "members": ["a"], "views": [{}, {"part": 0.9, "aspect": {}}]}
 CLIP = {"model": "open_clip:a:b"}
+TEACHERS, ADAPTED = ({"train": {"lr": {part: 0.1}}} for part in ("teachers", "adapters"))
 LOSSES = {name: {"task": {"loss": {"name": name}}} for name in ("arcface", "cosface")}
 
 # Of each old key: the config that has it, where, the value, and that of its new name if it differs
@@ -34,13 +35,13 @@ SAMPLES: dict[str, tuple[dict, str, Any, Any]] = {
         ...,
     ),
     "ema_goes_on": (VALUES | {"train": {"ema_decay": 0.9}}, "train", "averaged", ...),
-    "task.reaches": (VALUES | {"task": {"name": "online"}}, "task", "backbone", ...),
+    "task.reaches": (VALUES | TEACHERS | {"task": {"name": "online"}}, "task", "backbone", ...),
     "loss.start": (VALUES | LOSSES["arcface"], "task.loss", "xavier_uniform", ...),
     "margin_rad.least": (VALUES | LOSSES["arcface"], "task.loss.margin_rad", 0.1, ...),
     "margin_rad.most": (VALUES | LOSSES["arcface"], "task.loss.margin_rad", 0.2, ...),
     "margin_cos.least": (VALUES | LOSSES["cosface"], "task.loss.margin_cos", 0.1, ...),
     "margin_cos.most": (VALUES | LOSSES["cosface"], "task.loss.margin_cos", 0.2, ...),
-    "adapters.of": (VALUES, "model.adapters", ["k"], ...),
+    "adapters.of": (VALUES | ADAPTED, "model.adapters", ["k"], ...),
     "aspect.most": (ENSEMBLE, "views.1.aspect", 2.0, ...),
     "log_every_steps": (VALUES, "", 1, "1 step"),
     "checkpoint_every_steps": (VALUES, "", 7, "7 steps"),

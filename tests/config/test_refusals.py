@@ -163,7 +163,15 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         (["task.loss.name=softmax", "stages.1.margin=1"], "is for the losses arcface, cosface and"),
         ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 would leave class weig"),
         (["task.metaclasses.count=4", "task.loss.classifier=separate"], "is separate, but a meta"),
-        (["task.metaclasses.count=4", "model.head.parts=2", "task.projector=[8]"], "would mix"),
+        (
+            [
+                "train.lr.projector=1e-3",
+                "task.metaclasses.count=4",
+                "model.head.parts=2",
+                "task.projector=[8]",
+            ],
+            "would mix",
+        ),
         (["model.head.parts=2"], "needs task.metaclasses"),
         (["task.metaclasses.count=4", "task.nested=[8]"], "excludes task.metaclasses"),
         (["task.nested=[32,16]"], "needs rising widths below model.head.dim, 64"),
@@ -183,7 +191,7 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         ([f"retention={{weights: 1, {GENERIC}}}"], "generic needs features, which is 0"),
         (["task={name: online, teachers: 0}"], "teachers is 0, or logits and similarity are bo"),
         (
-            ["model.head=null", "train.lr.head=0", "task={name: online}"],
+            ["model.head=null", "train.lr.teachers=1", "train.lr.head=0", "task={name: online}"],
             "task.backprop_to: is head, bu",
         ),
         ([*CONTRASTIVE, "train.lr.classes=1"], "this task has no such part; allowed: backbone"),
@@ -211,6 +219,20 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
 def test_settings_that_exclude_each_other(minimal: Path, overrides: list[str], said: str) -> None:
     line = only_line(minimal, *overrides)
     assert line.startswith(f"--set {overrides[-1]}: {said}"), line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (["model.adapters={kind: lora}"], "adapters"),
+        (["model.prompts={kind: deep}"], "prompts"),
+        (["task.projector=[8]"], "projector"),
+    ],
+)
+def test_new_weights_need_a_rate(minimal: Path, overrides: list[str], part: str) -> None:
+    line = only_line(minimal, *overrides)
+    assert f"missing in all stages, and {part} has new weights; give their rate, or 0" in line
+    load_config(minimal, RunConfig, [*overrides, f"train.lr.{part}=0"])
 
 
 def test_rates_of_blocks_are_given_once(minimal: Path) -> None:

@@ -108,6 +108,7 @@ def test_what_is_no_layer_is_refused(name: str, layers: dict, message: str) -> N
 def run_config(**changes) -> RunConfig:
     model = {"backbone": {"library": "timm", "name": VIT}, "image": {"size_px": 64}, **changes}
     rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
+    rates |= {part: 1e-3 for part in ("adapters", "prompts") if part in changes}
     values = {"name": "t", "data": {"manifest": "m.csv"}, "model": model, "stages": [{}]}
     return config_from(values | {"train": {"epochs": 1, "lr": rates}}, RunConfig)
 

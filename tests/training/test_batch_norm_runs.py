@@ -116,7 +116,8 @@ def test_a_teachers_statistics_stay(resnet: dict, tmp_path: Path) -> None:
     task = {"name": "distillation", "criteria": [{"relation": {"name": "rkd"}}]}
     values = {"name": "t", "data": {"manifest": "m.csv"}, "model": model}
     values["task"] = task | {"teachers": [{"model": str(teacher)}]}
-    values["stages"] = [{"epochs": 1, "lr": {"backbone": 1e-3}, "batch_norm": "train"}]
+    rates = {"backbone": 1e-3, "head": 1e-3}
+    values["stages"] = [{"epochs": 1, "lr": rates, "batch_norm": "train"}]
     config = config_from(values, RunConfig)
     task = build_task(config, Classes(["a/0", "a/1"], [4, 4], ["a", "a"]))
     set_model(task, config, 0, [0, 1])

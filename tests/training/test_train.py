@@ -171,7 +171,8 @@ def test_domains_left_out_are_neither_trained_on_nor_validated(
 
 
 def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    stage = {"epochs": 50, "validate_every": "1 step", "patience": 2, "lr": {"classes": 1e-9}}
+    stage = {"epochs": 50, "validate_every": "1 step", "patience": 2}
+    stage["lr"] = {"head": 0.0, "classes": 1e-9}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
     folder = train.main(["--config", str(config)])
     # nothing that validation sees is trained: the first score stays the best

@@ -160,9 +160,11 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     Modules after the backbone's last block have the full rate. It falls by `layer_decay` per block down
     to the modules before the first (Bao et al., BEiT, ICLR 2022, and its code). Or it is set by block.
 
-    Raises UserError if nothing is left to train.
+    Raises UserError if nothing is left to train, or `layer_decay` is set and the order is unknown.
     """
     blocks = _count_blocks(task)
+    if stage.layer_decay != 1:
+        _refuse_unknown_order(task)
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for named in named_parameters(task):
         part, name, parameter = named
@@ -195,6 +197,19 @@ def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim
             return torch.optim.Adam(groups, lr=unset, fused=fused)
         case "sgd":
             return torch.optim.SGD(groups, lr=unset, momentum=config.momentum, fused=fused)
+
+
+def _refuse_unknown_order(task: Task) -> None:
+    """Raise UserError unless each module of the backbone is a block, before the first, or known as later."""
+    backbone = task.embedder.backbone
+    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
+    numbers = [backbone.block_of(name) for name in names]
+    last = max((n for n, number in enumerate(numbers) if number is not None), default=None)
+    if last is None:
+        raise UserError("layer_decay: the order of the backbone's layers is unknown; set it to 1")
+    for name in names[last + 1 :]:
+        if not backbone.is_top(name) and "embed" not in name:
+            raise UserError(f"layer_decay: cannot order {name}, after the last block; set it to 1")
 
 
 def _decay(part: str, stage: StageConfig) -> float:

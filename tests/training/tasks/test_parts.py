@@ -25,7 +25,7 @@ def test_a_tasks_config_knows_its_parts(case: str) -> None:
     backbone = {"library": "open_clip", "name": "guie-tiny"}
     model = {"backbone": backbone, "image": {"size_px": 32}}
     model |= {"head": changes.pop("head")} if "head" in changes else {}
-    stage = {"epochs": 1, "lr": {"backbone": 1e-4, "classes": 0.0}}
+    stage = {"epochs": 1, "lr": {"backbone": 1e-4, "head": 0.0, "classes": 0.0}}
     values = {"name": "t", "data": {"manifest": "m.csv"}, "model": model, "stages": [stage]}
     config = RunConfig.model_validate({**values, **changes})
     task = build_task(config, CLASSES)
