@@ -170,10 +170,17 @@ def test_domains_left_out_are_neither_trained_on_nor_validated(
     assert summary["parameters"] == sum(p.numel() for p in embedder.parameters())
 
 
-def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+def test_patience_ends_a_stage_and_says_so(
+    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stage = {"epochs": 50, "validate_every": "1 step", "patience": 2}
     stage["lr"] = {"head": 0.0, "classes": 1e-9}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
     folder = train.main(["--config", str(config)])
     # nothing that validation sees is trained: the first score stays the best
-    assert json.loads((folder / "summary.json").read_text())["steps"] == 3
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 3
+    [name] = summary["stopped_early"]
+    assert summary["stopped_early"][name] == 3
+    said = f"stage {name}: patience 2 ended it at step 3 of "
+    assert said in capsys.readouterr().out

@@ -16,7 +16,9 @@ from accelerate.utils import (
     DistributedDataParallelKwargs,
     DistributedType,
     FullyShardedDataParallelPlugin,
+    GradientAccumulationPlugin,
     InitProcessGroupKwargs,
+    TorchDynamoPlugin,
     broadcast_object_list,
 )
 from torch import distributed
@@ -27,6 +29,7 @@ from guie.base.processes import usable_cores
 T = TypeVar("T")
 # Other processes wait while the main process opens every image of a new data set.
 PATIENCE = timedelta(hours=3)
+ENGINES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 PRECISION = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`
 
 
@@ -36,8 +39,14 @@ def make_accelerator(**settings: Any) -> Accelerator:
     `accelerate launch` starts CPU processes with OMP_NUM_THREADS=1, which halves the speed on two
     cores and costs more on larger machines; this is undone. Without a GPU, accelerate needs `cpu=True`
     for several processes, or each silently trains alone. The precision of an earlier Accelerator of
-    this process, for example in curation, is reset.
+    this process, for example in curation, is reset. accelerate's variables for gradient accumulation and
+    compilation are not obeyed, because the config decides them.
+
+    Raises UserError if the environment demands an engine other than DDP and FSDP.
     """
+    for name in ENGINES:
+        if os.environ.get(name, "false").lower() in ("true", "1"):
+            raise UserError(f"{name} is set, and only DDP and FSDP are supported; unset it")
     precision = settings.get("mixed_precision") or os.environ.get(PRECISION, "no")
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
@@ -47,7 +56,13 @@ def make_accelerator(**settings: Any) -> Accelerator:
     patient = InitProcessGroupKwargs(timeout=PATIENCE)
     # Without a second copy of the gradients
     views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-    accelerator = Accelerator(kwargs_handlers=[patient, views], fsdp_plugin=sharding, **settings)
+    accelerator = Accelerator(
+        kwargs_handlers=[patient, views],
+        fsdp_plugin=sharding,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_plugin=TorchDynamoPlugin(backend="NO"),
+        **settings,
+    )
     if sharding and accelerator.distributed_type == DistributedType.MULTI_CPU:
         # By default accelerate shards on GPUs only, and silently replicates on CPUs.
         accelerator.state.fsdp_plugin = sharding

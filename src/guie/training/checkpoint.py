@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -47,6 +47,8 @@ class TrainState:
     unscored: bool = False  # the validation after this step is still to run
     stale: int = 0  # validations of this stage without a better score
     halvings: int = 0  # of this stage's micro-batches, after running out of memory
+    # Steps done of each stage that patience ended, by its name
+    stopped_early: dict[str, int] = field(default_factory=dict)
 
     def best(self) -> dict[str, float | int] | None:
         """Return step and score of the best model; None without validation."""

@@ -214,6 +214,12 @@ def train_stage(run: Run, stage: Stage) -> None:
                 raise stopped
             if done:
                 break
+    if state.step < total_steps:  # also when a run that stopped here resumes
+        state.stopped_early[settings.name] = state.step
+        accelerator.print(
+            f"stage {settings.name}: patience {settings.patience} ended it at step {state.step} of"
+            f" {total_steps}; best val R@1 {state.best_score:.3f} at step {state.best_step} of the run"
+        )
 
 
 def _due(stage: StageConfig, step: int, steps_per_epoch: int) -> bool:

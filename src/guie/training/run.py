@@ -122,6 +122,7 @@ class Run:
         summary = {
             "best": self.state.best(),
             "steps": self.state.global_step,
+            "stopped_early": self.state.stopped_early,
             "seconds": round(time.monotonic() - self.began, 1),
             "device": device_name(self.accelerator.device),
             "peak_memory_mb": peak_memory_mb(),
