@@ -1,6 +1,6 @@
 """Write the index of existing WebDataset tars, which stay as they are.
 
-Members of one key, the name up to the first dot, are a sample: an image, and what is known of it.
+Files of an image's name, or of its name up to an earlier dot, describe it. Hidden members are skipped.
 
 | member | used as |
 |---|---|
@@ -9,7 +9,7 @@ Members of one key, the name up to the first dot, are a sample: an image, and wh
 | `.json` | the class under `label`, a `caption`; a row that `packing` wrote is read as a whole |
 | `.txt` | the caption |
 
-Without a `.cls` or a label, the folder of the key is the class, as in `n01440764/n01440764_10026.jpg`.
+Without a `.cls` or a label, the folder of the image is the class, as in `n01440764/n01440764_10026.jpg`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -36,11 +37,11 @@ from guie.data.archives import (
     of_tar,
     refuse_cut_short,
 )
-from guie.data.datasets.base import IMAGE_SUFFIXES
 from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
+from guie.data.names import IMAGE_SUFFIXES, refuse_alike, refuse_splits, why_foreign
 from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
@@ -48,6 +49,7 @@ from guie.data.shards.storage import content_hash
 DROPPED = "index.dropped.csv"
 LISTED = ["image_path", "reason"]  # its columns
 SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+ABOUT = (".cls", ".json", ".txt")  # of files that describe an image
 COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
 SHOWN = 20  # illegal rows that are named
 NUMBERS = ("width", "height", "weight")
@@ -108,6 +110,11 @@ def _index_all(
     for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)
     dropped = everything.loc[everything["reason"] != "", LISTED]
+    folders = everything["image_path"].str.extract(r"^[^/]*/(.*)/[^/]*$")[0]
+    by_folder = everything["label"] == everything["domain"] + "/" + folders
+    refuse_splits(str(folder), folders[by_folder].unique())
+    remedy = "correct the names or labels in the tars"
+    refuse_alike(str(folder), everything["label"].unique(), remedy)
     table = everything[everything["reason"] == ""].reset_index(drop=True)
     if table.empty:
         raise UserError(f"{folder}: none of {len(everything):,} images in its tars can be decoded")
@@ -145,7 +152,8 @@ def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
 
 
 def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
-    samples: dict[str, _Sample] = {}
+    images: list[dict[str, Any]] = []
+    beside: dict[str, bytes] = {}  # files that describe an image, by name
     members, limits = [], Limits()
     with damage_as_user_error(tar), _opened(tar) as file:
         for entry in file:
@@ -153,41 +161,56 @@ def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
             members.append(member)
             if fault := fault_of_member(member, limits):
                 raise UserError(f"{tar}: {member.name!r}: {fault}")
-            if member.kind != "file" or entry.issparse():
+            path = member.path
+            if member.kind != "file" or entry.issparse() or why_foreign(str(path)):
                 continue
-            key, suffix = _parted(str(member.path))
             content = file.extractfile(entry)
             assert content is not None  # None only for what is no file
-            sample = samples.setdefault(key, _Sample({}, []))
-            if f".{suffix.rpartition('.')[2]}" in IMAGE_SUFFIXES:
+            if path.suffix.lower() in IMAGE_SUFFIXES:
                 data = content.read()
-                sample.images.append(
+                images.append(
                     {
-                        "name": str(member.path),
+                        "name": str(path),
                         "offset": entry.offset_data,
                         "size": entry.size,
                         "content": content_hash(data),
                         "reason": _why_not(data),
                     }
                 )
-            elif suffix in ("cls", "json", "txt"):
-                sample.about[suffix] = content.read()
+            elif path.suffix.lower() in ABOUT:
+                beside[str(path.with_suffix(path.suffix.lower()))] = content.read()
         refuse_cut_short(file)
     if fault := fault_of_all(members):
         raise UserError(f"{tar}: {fault}")
-    for key, sample in samples.items():
-        for image in sample.images:
-            for row in _rows_of_image(tar, key, sample.about, image, domain, split):
-                if not _is_unicode(row):
-                    raise UserError(f"{tar}: {image['name']!r}: its name or row is not in UTF-8")
-                yield row
+    alone = set(beside)
+    for image in images:
+        names = _names_beside(image["name"], beside)
+        alone -= set(names.values())
+        about = {suffix: beside[name] for suffix, name in names.items()}
+        key = names.get("json", image["name"]).rpartition(".")[0]
+        for row in _rows_of_image(tar, key, about, image, domain, split):
+            if not _is_unicode(row):
+                raise UserError(f"{tar}: {image['name']!r}: its name or row is not in UTF-8")
+            yield row
+    if alone:
+        said = f"{tar}: warning: {len(alone):,} labels or texts have no image, first {min(alone)!r}"
+        print(said, file=sys.stderr)
 
 
-class _Sample(NamedTuple):
-    """Members of one key."""
+def _names_beside(image: str, beside: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the files that describe an image, by suffix: `a.b.cls` or `a.cls` for `a.b.jpg`.
 
-    about: dict[str, bytes]  # by suffix
-    images: list[dict[str, Any]]
+    WebDataset parts names at the first dot, so that `a.cls` also describes `a.seg.png`. But names have dots
+    of their own, as in `shoe_0.5x.jpg`: the longest name that fits is taken.
+    """
+    found: dict[str, str] = {}
+    folder, slash, stem = image.rpartition("/")
+    while "." in stem:
+        stem = stem.rpartition(".")[0]
+        for suffix in ABOUT:
+            if (name := f"{folder}{slash}{stem}{suffix}") in beside:
+                found.setdefault(suffix[1:], name)
+    return found
 
 
 def _opened(tar: Path) -> tarfile.TarFile:
@@ -196,13 +219,6 @@ def _opened(tar: Path) -> tarfile.TarFile:
             f"{tar}: is compressed, and byte ranges need a plain tar; unpack it: gunzip or zstd -d"
         )
     return tarfile.open(tar, "r:")
-
-
-def _parted(name: str) -> tuple[str, str]:
-    """Return key and suffix of a member as WebDataset parts them, at the first dot of the file name."""
-    folder, slash, file = name.rpartition("/")
-    stem, _, suffix = file.partition(".")
-    return f"{folder}{slash}{stem}", suffix.lower()
 
 
 def _why_not(data: bytes) -> str:
