@@ -117,6 +117,7 @@ def test_what_waits_for_nothing_passes(gpu: SimulatedGPU) -> None:
 
 # pytorch-metric-learning picks pairs by their values. It is not ours to mend.
 LIBRARY = "losses/metric_learning.py of_batch"
+CUSTOM = Path(__file__).parents[1] / "configs" / "custom"
 LOSSES = [
     {"name": "softmax"},
     {"name": "arcface", "centers": 2, "classifier": "separate"},
@@ -124,6 +125,8 @@ LOSSES = [
     {"name": "cosface"},
     {"name": "curricularface"},
     {"name": "curricularface", "running_mean": "class"},
+    {"name": "custom_rule", "source": f"{CUSTOM}/adaface.py:AdaFace"},
+    {"name": "custom_rule", "source": f"{CUSTOM}/magface.py:MagFace"},
     {"name": "supcon", "memory": 24},
     {"name": "batch_all"},
     {"name": "hyperbolic"},
@@ -142,11 +145,13 @@ def test_no_loss_mixes_devices_or_waits(gpu: SimulatedGPU, loss: dict[str, Any])
     torch.manual_seed(0)
     config = TypeAdapter(LossConfig).validate_python(loss)
     criterion = build_loss(config, 8, [4, 4, 2, 6], ["a", "a", "b", "b"]).to("cuda")
-    emb_BD = functional.normalize(torch.randn(12, 8), dim=1).to("cuda").requires_grad_()
+    raw_BD = torch.randn(12, 8)
+    emb_BD = functional.normalize(raw_BD, dim=1).to("cuda").requires_grad_()
+    raw_BD = raw_BD.to("cuda")
     label_B = torch.tensor([0, 1, 2, 3] * 3)  # of a batch, on the CPU
-    criterion(emb_BD, label_B)  # what is made at first use
+    criterion(emb_BD, label_B, raw_BD)  # what is made at first use
     before = len(gpu.waits)
-    value = criterion(emb_BD, label_B)[0]
+    value = criterion(emb_BD, label_B, raw_BD)[0]
     waited = places(gpu.waits[before:])
     value.backward()
     assert emb_BD.grad.device == CUDA

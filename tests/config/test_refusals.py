@@ -148,7 +148,7 @@ NO_RELATION = TASK.replace("relation: {name: rkd}", "loss: {}")
 NEITHER = TASK.replace("relation: {name: rkd}", "weight: 2")
 WIDE = TASK.replace("rkd", "snd, sigma: {perplexity: 128}")
 ARCFACE_OF_CARS = TASK.replace("}}]", "}}, {loss: {}, domains: [cars]}]")
-SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
+SOFTMAXES = "is for losses with a softmax over classes, such as arcface"
 
 
 # The line starts with the last override
@@ -160,7 +160,10 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         (["task.loss.name=triplet", "stages.1.classes=reset"], f"reset {SOFTMAXES}; triplet all"),
         (["task.loss.name=proxy_nca", "stages.1.classes=reset"], f"reset {SOFTMAXES}; proxy_nca"),
         (["task.loss.name=batch_all", "stages.1.softmax_over=stage"], f"stage {SOFTMAXES}; batch"),
-        (["task.loss.name=softmax", "stages.1.margin=1"], "is for the losses arcface, cosface and"),
+        (
+            ["task.loss.name=softmax", "stages.1.margin=1"],
+            "is for losses with a margin rule, such as arcface, ",
+        ),
         ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 would leave class weig"),
         (["task.metaclasses.count=4", "task.loss.classifier=separate"], "is separate, but a meta"),
         (

@@ -16,12 +16,19 @@ from guie.losses.base import LossStage
 from guie.losses.build import build_loss
 from two_processes import leave
 
+CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
 DIM, CLASSES, STEPS = 6, 5, 3
 LOSSES = [
     {"name": "arcface", "centers": 2},
     {"name": "arcface", "stage": [0, 3, 4]},  # which compete alone, drawn anew
     {"name": "curricularface"},
     {"name": "curricularface", "running_mean": "class", "classifier": "separate"},
+    {"name": "custom_rule", "source": f"{CUSTOM}/adaface.py:AdaFace", "settings": {"t_alpha": 0.5}},
+    {
+        "name": "custom_rule",
+        "source": f"{CUSTOM}/magface.py:MagFace",
+        "settings": {"l_a": 0.1, "u_a": 9},
+    },
     {"name": "batch_all"},
     {"name": "hyperbolic"},
     {"name": "triplet", "memory": 20},
@@ -44,7 +51,8 @@ class Task(nn.Module):
             self.classes.begin_stage(stage, LossStage(alone=True, reset=(0, 1)))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return self.classes(functional.normalize(self.head(x), dim=-1), labels)[0]
+        raw = self.head(x)
+        return self.classes(functional.normalize(raw, dim=-1), labels, raw)[0]
 
 
 def results(values: dict, rank: int, ranks: int) -> dict[str, Tensor]:

@@ -120,5 +120,7 @@ def test_what_cannot_be_is_refused_by_name(changes: dict, message: str) -> None:
         "train": {"epochs": 1, "lr": {"backbone": 1e-4, "classes": 1e-2}},
         "stages": [{}],
     }
+    if "head" in changes:
+        values["train"]["lr"]["head"] = 1e-3
     with pytest.raises((UserError, ValueError), match=message):
         config_from(values, RunConfig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from two_processes import leave
 pytestmark = pytest.mark.slow
 
 CLASSES, DIM, IMAGES = 11, 6, 10
+CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
+AdaFace = runpy.run_path(str(CUSTOM / "adaface.py"))["AdaFace"]
+MagFace = runpy.run_path(str(CUSTOM / "magface.py"))["MagFace"]
 EDGES = (0, 4, CLASSES)
 
 
@@ -31,6 +35,8 @@ def losses() -> dict[str, MarginSoftmax]:
         ),
         "curricularface": MarginSoftmax(CLASSES, DIM, CurricularFace(0.3), scale=16.0),
         "a t per class": MarginSoftmax(CLASSES, DIM, CurricularFace(0.3, CLASSES), scale=16.0),
+        "adaface": MarginSoftmax(CLASSES, DIM, AdaFace(t_alpha=0.5), scale=16.0),
+        "magface": MarginSoftmax(CLASSES, DIM, MagFace(l_a=0.1, u_a=9.0), scale=16.0),
         "two centres": MarginSoftmax(CLASSES - 1, DIM, ArcFace(0.3), scale=16.0, centers=2),
         "a softmax per domain": MarginSoftmax(CLASSES, DIM, ArcFace(0.3), scale=16.0, edges=EDGES),
         "blocks of a few classes": MarginSoftmax(
@@ -49,8 +55,8 @@ def trained(loss: MarginSoftmax, own: slice) -> dict[str, Tensor]:
     processes = distributed.get_world_size() if distributed.is_initialized() else 1
     for step in range(2):
         feat_BF, label_B = torch.randn(IMAGES, 4), torch.randint(2, 9, (IMAGES,))
-        emb_BD = functional.normalize(layer(feat_BF[own]), dim=1)
-        value, logs = loss(emb_BD, label_B[own])
+        raw_BD = layer(feat_BF[own])
+        value, logs = loss(functional.normalize(raw_BD, dim=1), label_B[own], raw_BD)
         value.backward()
         found |= {f"loss {step}": value.detach(), f"accuracy {step}": logs["accuracy"]}
         for name, weight in (*layer.named_parameters(), *loss.named_parameters()):

@@ -193,5 +193,4 @@ class DistillationConfig(Config):
         softmaxes = sum(isinstance(loss, MarginSoftmaxConfig) for loss in self.losses)
         if softmaxes != 1 and any(isinstance(one, LogitsConfig) for one in relations):
             needs = "relation logits needs exactly one loss with class weights"
-            known = "softmax, arcface, cosface and curricularface"
-            yield "", f"{needs}, and criteria has {softmaxes}; give one of {known}"
+            yield "", f"{needs}, and criteria has {softmaxes}; give one, such as arcface"

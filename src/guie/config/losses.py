@@ -6,12 +6,22 @@ distance between embeddings of unit length (at most 2). `scale` is a softmax's i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    Tag,
+    model_validator,
+)
 
-from guie.config.base import VALUE, Config, Either, Fault, PositiveInt, Seed
+from guie.config.base import VALUE, Config, ConfigError, Either, Fault, PositiveInt, Seed
 
 Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]
@@ -106,6 +116,39 @@ class CurricularFaceConfig(_MarginSoftmax):
     running_mean: Literal["scalar", "class"] = "scalar"  # scalar: as published; class: PUMA's code
 
 
+class CustomConfig(Config):
+    """A class in a Python file of the user's own, which training runs."""
+
+    # A file, relative to the working directory, and a class in it: losses.py:MyRule. Training runs the file
+    source: str
+    settings: dict[str, Any] = {}  # arguments of the class, checked by their types
+    sha256: str = ""  # of the file; read from it if empty, and recorded
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_sha256(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("sha256"):
+            return values
+        file = str(values.get("source")).rpartition(":")[0]
+        try:
+            return {**values, "sha256": hashlib.sha256(Path(file).read_bytes()).hexdigest()}
+        except OSError as error:
+            wanted = "name a Python file and a class in it, such as losses.py:MyRule"
+            raise ConfigError("source", f"{file}: {error.strerror}; {wanted}") from None
+
+
+class CustomRuleConfig(CustomConfig, _MarginSoftmax):
+    """A margin rule of your own: a subclass of `MarginRule` in a Python file."""
+
+    name: Literal["custom_rule"]
+
+
+class CustomLossConfig(CustomConfig):
+    """A loss of your own: a subclass of `InBatchLoss` or `Criterion` in a Python file."""
+
+    name: Literal["custom_loss"]
+
+
 class _WithMemory(Config):
     memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: batch only
 
@@ -194,7 +237,9 @@ class HyperbolicConfig(Config):
     temperature: PositiveFloat = 0.2  # of the softmax over distances
 
 
-MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig
+MarginSoftmaxConfig = (
+    SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig | CustomRuleConfig
+)
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
 ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
 OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
@@ -218,7 +263,7 @@ class MetaclassesConfig(Config):
 
 
 LossConfig = Annotated[
-    MarginSoftmaxConfig | PairConfig | ProxyConfig | OwnInBatchConfig,
+    MarginSoftmaxConfig | PairConfig | ProxyConfig | OwnInBatchConfig | CustomLossConfig,
     Field(discriminator="name"),
     BeforeValidator(lambda loss: {"name": "arcface", **loss} if isinstance(loss, dict) else loss),
 ]

@@ -24,6 +24,7 @@ from guie.config.losses import (
     PER_IMAGE,
     ArcFaceConfig,
     ClassWeightsConfig,
+    CustomLossConfig,
     LossConfig,
     MarginLossConfig,
     MarginSoftmaxConfig,
@@ -226,10 +227,10 @@ class RunConfig(Config):
                 if number and part not in parts:  # 0 for an absent part is harmless
                     yield f"{key}.{part}", f"this task has no such part{remedy(part, parts)}"
         for loss in self.task.losses:
-            rows = isinstance(loss, ClassWeightsConfig)
+            rows = isinstance(loss, ClassWeightsConfig | CustomLossConfig)
             boundaries = isinstance(loss, MarginLossConfig) and loss.learn_boundary
             if (rows or boundaries) and "classes" not in stage.lr.model_fields_set:
-                missing = f"missing, and loss {loss.name} has class weights"
+                missing = f"missing, and loss {loss.name} can have class weights"
                 yield "lr.classes", f"{missing}; give their rate, or 0 to freeze them"
 
     def _faults_of_stage(self, stage: StageConfig) -> Iterator[Fault]:
@@ -242,10 +243,10 @@ class RunConfig(Config):
             yield "cached_views", f"{frozen}; set it to null"
         for key, allowed in {"classes": "carry", "softmax_over": "run"}.items():
             if not softmaxes and (given := getattr(stage, key)) != allowed:
-                known = "the losses softmax, arcface, cosface and curricularface"
+                known = "losses with a softmax over classes, such as arcface"
                 yield key, f"{given} is for {known}; {used} allows {allowed}"
         if stage.margin is not None and not set(softmaxes) - {"softmax"}:
-            yield "margin", f"is for the losses arcface, cosface and curricularface, not {used}"
+            yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"
         if stage.repeated_views:
             if task.name != "distillation":
                 other = f"is for task distillation, and this is task {task.name}"

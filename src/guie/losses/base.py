@@ -130,6 +130,9 @@ class LossStage:
         return replace(self, reset=self.reset and (*self.reset, number))
 
 
+Found = tuple[Tensor, dict[str, Tensor]]  # the scalar loss, and further values to log
+
+
 class Criterion(nn.Module):
     """A loss on unit-length embeddings (B, D) and class ids (B,); returns (loss, logs).
 
@@ -138,8 +141,8 @@ class Criterion(nn.Module):
     Its parameters (class weights or proxies) are the part `classes` of a task.
     """
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scalar loss, and further values to log."""
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+        """Return loss and logs; training gives `raw_BD`, the embeddings before normalisation, too."""
         raise NotImplementedError
 
     def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Sequence
 
 from guie.base.errors import UserError
 from guie.config.losses import (
-    ArcFaceConfig,
-    BatchAllConfig,
-    ClassSizeMargin,
-    CosFaceConfig,
-    CurricularFaceConfig,
-    HyperbolicConfig,
+    CustomLossConfig,
+    CustomRuleConfig,
     LossConfig,
-    Margin,
-    MarginSchedule,
-    MarginSoftmaxConfig,
+    OwnInBatchConfig,
     PairConfig,
     ProxyConfig,
-    SoftmaxConfig,
 )
 from guie.losses.base import Criterion
-from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
+from guie.losses.custom import build_custom
+from guie.losses.in_batch import IN_BATCH
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.rules import ArcFace, CosFace, CurricularFace, MarginRule, class_size_margins
+from guie.losses.rules import RULES
 
 
 def build_loss(
@@ -47,30 +38,24 @@ def build_loss(
         from guie.losses.metric_learning import PeerLoss  # takes a second to import
 
         return PeerLoss(config, len(sizes), dim)
-    return CRITERIA[type(config)](config, dim, sizes, domains)
-
-
-def _margin_softmax(
-    config: MarginSoftmaxConfig, dim: int, sizes: Sequence[int], domains: Sequence[str]
-) -> MarginSoftmax:
+    if isinstance(config, CustomLossConfig):
+        return build_custom(config, dim, sizes, domains)
+    if isinstance(config, OwnInBatchConfig):
+        return IN_BATCH[type(config)](config)
+    rule = (
+        build_custom(config, dim, sizes, domains)
+        if isinstance(config, CustomRuleConfig)
+        else RULES[type(config)](config, sizes)
+    )
     return MarginSoftmax(
         len(sizes),
         dim,
-        RULES[type(config)](config, sizes),
+        rule,
         scale=config.scale,
         centers=config.centers,
         start=config.init,
         edges=domain_edges(domains) if config.classifier == "separate" else None,
     )
-
-
-def _curricularface(config: CurricularFaceConfig, sizes: Sequence[int]) -> MarginRule:
-    per_class = config.running_mean == "class"
-    return CurricularFace(_margin(config.margin_rad, sizes), len(sizes) if per_class else None)
-
-
-def _margin(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSchedule:
-    return class_size_margins(sizes, margin) if isinstance(margin, ClassSizeMargin) else margin
 
 
 def domain_edges(domains: Sequence[str]) -> list[int]:
@@ -87,21 +72,3 @@ def domain_edges(domains: Sequence[str]) -> list[int]:
                 " name labels domain/class"
             )
     return [*starts, len(domains)]
-
-
-RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
-    SoftmaxConfig: lambda config, sizes: CosFace(0.0),
-    CosFaceConfig: lambda config, sizes: CosFace(_margin(config.margin_cos, sizes)),
-    ArcFaceConfig: lambda config, sizes: ArcFace(_margin(config.margin_rad, sizes)),
-    CurricularFaceConfig: _curricularface,
-}
-
-# A new loss needs a config, a criterion, and a line here; a loss of pytorch-metric-learning, a config and a
-# line in metric_learning.py.
-CRITERIA: dict[type, Callable[[Any, int, Sequence[int], Sequence[str]], Criterion]] = {
-    **dict.fromkeys(RULES, _margin_softmax),
-    BatchAllConfig: lambda config, *_: BatchAllTriplet(config.length),
-    HyperbolicConfig: lambda config, *_: Hyperbolic(
-        config.curvature, config.radius, config.temperature
-    ),
-}

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig, MetaclassesConfig
-from guie.losses.base import Criterion, LossStage
+from guie.losses.base import Criterion, Found, LossStage
 from guie.losses.build import build_loss
 
 
@@ -44,12 +44,12 @@ class NestedLoss(Criterion):
         self.widths = tuple(widths)
         self.losses = nn.ModuleList(build_loss(config, dim, sizes, domains) for dim in widths)
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
         """Return the mean loss, and the logs of the whole embedding."""
-        found = [
-            loss(functional.normalize(emb_BD[:, :width], dim=1), label_B)
-            for loss, width in zip(self.losses, self.widths, strict=True)
-        ]
+        found = []
+        for loss, width in zip(self.losses, self.widths, strict=True):
+            raw = None if raw_BD is None else raw_BD[:, :width]
+            found.append(loss(functional.normalize(emb_BD[:, :width], dim=1), label_B, raw))
         return torch.stack([loss for loss, _ in found]).mean(), found[-1][1]
 
     def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
@@ -104,14 +104,14 @@ class MetaclassLoss(Criterion):
             for own_C in group_LC
         )
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
         """Return the mean loss over members and their mean logs, for unit-length embeddings and class ids."""
         label_B = label_B.cpu()
-        parts = emb_BD.chunk(len(self.members), dim=1)
-        found = [
-            member(functional.normalize(part, dim=1), own_C[label_B])
-            for member, part, own_C in zip(self.members, parts, self.group_LC, strict=True)
-        ]
+        count, found = len(self.members), []
+        raws = [None] * count if raw_BD is None else raw_BD.chunk(count, dim=1)
+        parts = zip(self.members, emb_BD.chunk(count, dim=1), raws, self.group_LC, strict=True)
+        for member, part, raw, own_C in parts:
+            found.append(member(functional.normalize(part, dim=1), own_C[label_B], raw))
         logs = {name: torch.stack([one[name] for _, one in found]).mean() for name in found[0][1]}
         return torch.stack([loss for loss, _ in found]).mean(), logs
 

@@ -6,12 +6,15 @@ Shapes: B images, D dimensions, P ordered pairs of two images of one class.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.losses.base import Criterion, at_least_fp32, gather_rows, on_device_of
+from guie.config.losses import BatchAllConfig, HyperbolicConfig
+from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of
 
 # Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite
 # slope at 0.
@@ -21,7 +24,7 @@ CLOSEST = 1e-7
 class InBatchLoss(Criterion):
     """A loss on the batch of all processes, in fp32."""
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
         """Return the loss of the global batch for unit-length embeddings and class ids; no logs."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_BD = gather_rows(at_least_fp32(emb_BD))
@@ -96,6 +99,15 @@ class Hyperbolic(InBatchLoss):
         stretch = math.sinh(2 * root * self.radius) ** 2
         rise_BB = (stretch * (1 - emb_BD @ emb_BD.T)).clamp(min=CLOSEST)
         return torch.log1p(rise_BB + (rise_BB * (rise_BB + 2)).sqrt()) / root
+
+
+# A new loss needs its config, a class here, and a line here
+IN_BATCH: dict[type, Callable[[Any], InBatchLoss]] = {
+    BatchAllConfig: lambda config: BatchAllTriplet(config.length),
+    HyperbolicConfig: lambda config: Hyperbolic(
+        config.curvature, config.radius, config.temperature
+    ),
+}
 
 
 def positive_pairs(label_B: Tensor) -> tuple[Tensor, Tensor]:

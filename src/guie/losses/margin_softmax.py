@@ -18,9 +18,11 @@ from torch.nn import functional
 from guie.config.losses import Init, RowLength
 from guie.losses.base import (
     Criterion,
+    Found,
     LossStage,
     at_least_fp32,
     gather_rows,
+    gather_uneven,
     local,
     on_device_of,
 )
@@ -173,14 +175,16 @@ class MarginSoftmax(Criterion):
         """Return a mask of the rows of `weight_CD` that belong to these classes, on its device."""
         return own_C.repeat_interleave(self.centers).to(self.weight_CD.device)
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean loss and the accuracy without margin, for unit-length embeddings and class ids."""
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+        """Return the mean loss, the accuracy without margin, and the mean norm if the rule uses norms."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             label_B, emb_BD = label_B.cpu(), at_least_fp32(emb_BD)
             if self.part:
                 label_B, emb_BD = gather_rows(label_B), gather_rows(emb_BD)
             label_B, order_B = label_B.sort(stable=True)
-            emb_BD = emb_BD[on_device_of(order_B, emb_BD)]
+            order_B = on_device_of(order_B, emb_BD)
+            emb_BD = emb_BD[order_B]
+            norm_B = self._norms(raw_BD)[order_B] if self.rule.uses_norms else emb_BD[:0, 0]
             weight_AD, place_B, edges = self._stage_classes(label_B)
             label_B = on_device_of(label_B, emb_BD)
             weight_AD = weight_AD.to(emb_BD.dtype)
@@ -194,11 +198,14 @@ class MarginSoftmax(Criterion):
                 block_logits=self.block_logits,
                 part=self.part,
             )
-            own_B = self.scale * self.rule.own(terms.own_B / self.scale, label_B)
+            own_B = self.scale * self.rule.own(terms.own_B / self.scale, label_B, norm_B)
             # log(1 + exp(others - own)): exact if the softmax of the own class is close to 1.
             loss = -functional.logsigmoid(own_B - terms.others_B).mean()
-            accuracy = (terms.own_B.detach() > terms.nearest_B).float().mean()
-        return loss, {"accuracy": accuracy}
+            logs = {"accuracy": (terms.own_B.detach() > terms.nearest_B).float().mean()}
+            if self.rule.uses_norms:
+                loss = loss + self.rule.penalty(norm_B)
+                logs["norm"] = norm_B.detach().mean()
+        return loss, logs
 
     def cosines(self, emb_BD: Tensor, class_ids: Tensor) -> Tensor:
         """Return cosines to these classes, (B, len(class_ids)), each to the nearest centre."""
@@ -221,6 +228,17 @@ class MarginSoftmax(Criterion):
         if self.stage_AD is None or self.stage_index_cpu_C is None:
             return local(self.weight_CD), label_B, self.edges
         return local(self.stage_AD), self.stage_index_cpu_C[label_B], self.stage_edges
+
+    def _norms(self, raw_BD: Tensor | None) -> Tensor:
+        """Return the norms of the raw embeddings (B,); training shows the rule those of all processes."""
+        if raw_BD is None:
+            raise ValueError("this margin rule needs the embeddings before normalisation")
+        norm_B = torch.linalg.vector_norm(at_least_fp32(raw_BD), dim=1)
+        whole_B = gather_rows(norm_B) if self.part else norm_B
+        if self.training:
+            (seen_B,) = (whole_B,) if self.part else gather_uneven(norm_B)
+            self.rule.observe(seen_B.detach())
+        return whole_B
 
     def _hardening(
         self, emb_BD: Tensor, weight_AD: Tensor, place_B: Tensor, label_B: Tensor

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from guie.config.losses import ClassSizeMargin, MarginSchedule
+from guie.config.losses import (
+    ArcFaceConfig,
+    ClassSizeMargin,
+    CosFaceConfig,
+    CurricularFaceConfig,
+    Margin,
+    MarginSchedule,
+    SoftmaxConfig,
+)
 from guie.losses.base import gather_uneven
 from guie.losses.streamed import Hardening
 
@@ -46,6 +55,7 @@ class MarginRule(nn.Module):
         margin: one number, one per class (C,), or a schedule, at epoch 0 until `set_epoch`.
     """
 
+    uses_norms = False  # of embeddings before normalisation: `norm_B` below is empty without it
     margin_C: Tensor
     own_C: Tensor
 
@@ -75,22 +85,29 @@ class MarginRule(nn.Module):
         """Return the margin of every image, by its class."""
         return self.margin_C[label_B] if len(self.margin_C) > 1 else self.margin_C
 
-    def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
-        """Apply the margin to the cosine of the own class."""
+    def own(self, cos_B: Tensor, label_B: Tensor, norm_B: Tensor) -> Tensor:
+        """Apply the margin to the cosine of the own class; the norms have a gradient."""
         raise NotImplementedError
+
+    def observe(self, norm_B: Tensor) -> None:
+        """Update running statistics of norms, by those of all processes, before `own` in training."""
+
+    def penalty(self, norm_B: Tensor) -> Tensor:
+        """Return a term on the norms that is added to the loss."""
+        return norm_B.new_zeros(())
 
 
 class CosFace(MarginRule):
     """cos(theta) - m (Wang et al., CosFace, CVPR 2018, eq. 4); m = 0 is the normalised softmax."""
 
-    def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
+    def own(self, cos_B: Tensor, label_B: Tensor, norm_B: Tensor) -> Tensor:
         return cos_B - self.margin(label_B)
 
 
 class ArcFace(MarginRule):
     """cos(theta + m), m in radians (Deng et al., ArcFace, CVPR 2019, eq. 3)."""
 
-    def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
+    def own(self, cos_B: Tensor, label_B: Tensor, norm_B: Tensor) -> Tensor:
         return add_angular_margin(cos_B, self.margin(label_B))
 
 
@@ -127,7 +144,8 @@ class CurricularFace(ArcFace):
         t_B = self.t_C[label_B] if self.per_class else self.t_C.repeat(len(label_B))
         if self.training and self.per_class:
             self._update(cos_B, label_B)
-        return Hardening(scale * self.own(cos_B, label_B), t_B.to(cos_B.dtype), scale)
+        own_B = add_angular_margin(cos_B, self.margin(label_B))
+        return Hardening(scale * own_B, t_B.to(cos_B.dtype), scale)
 
     def reset(self, own_C: Tensor) -> None:
         """Reset t; a single t too, as it is a mean over images of these classes."""
@@ -156,3 +174,22 @@ def add_angular_margin(cos: Tensor, margin_rad: Tensor) -> Tensor:
     sin = (1 - cos.square()).sqrt()
     cos_m, sin_m = margin_rad.cos(), margin_rad.sin()
     return torch.where(cos > -cos_m, cos * cos_m - sin * sin_m, cos - margin_rad * sin_m)
+
+
+def margin_of(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSchedule:
+    """Return a configured margin as `MarginRule` takes it, for classes of these sizes."""
+    return class_size_margins(sizes, margin) if isinstance(margin, ClassSizeMargin) else margin
+
+
+def _curricularface(config: CurricularFaceConfig, sizes: Sequence[int]) -> MarginRule:
+    per_class = config.running_mean == "class"
+    return CurricularFace(margin_of(config.margin_rad, sizes), len(sizes) if per_class else None)
+
+
+# A new rule needs its config, a class here, and a line here
+RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
+    SoftmaxConfig: lambda config, sizes: CosFace(0.0),
+    CosFaceConfig: lambda config, sizes: CosFace(margin_of(config.margin_cos, sizes)),
+    ArcFaceConfig: lambda config, sizes: ArcFace(margin_of(config.margin_rad, sizes)),
+    CurricularFaceConfig: _curricularface,
+}

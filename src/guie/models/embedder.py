@@ -40,7 +40,14 @@ class Embedder(nn.Module):
 
     def embed(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map features (B, F) to embeddings as `forward` does, without the backbone."""
-        emb_BD = self.head(feat_BF, shapes_B3) if self.head else feat_BF
+        return self.unit(self.project(feat_BF, shapes_B3))
+
+    def project(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """Map features (B, F) to the head's output (B, D), before any normalisation and reduction."""
+        return self.head(feat_BF, shapes_B3) if self.head else feat_BF
+
+    def unit(self, emb_BD: Tensor) -> Tensor:
+        """Map the output of `project` to embeddings (B, D), as `forward` returns them."""
         if self.head and self.head.parts > 1:  # all count equally, whatever their norm
             parts = emb_BD.float().chunk(self.head.parts, dim=-1)
             emb_BD = torch.cat([functional.normalize(part, dim=-1) for part in parts], dim=-1)

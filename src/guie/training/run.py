@@ -12,6 +12,7 @@ from accelerate import Accelerator
 
 from guie.base.devices import from_main
 from guie.base.files import write_json
+from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.image_checks.decoding import STATE
@@ -97,7 +98,7 @@ class Run:
             from_main(self.accelerator, lambda: check_images(folder, self._image_states()))
             self.state = saved["state"]
         elif main:
-            add_to_record(folder, **_initial_weights(self.config))
+            add_to_record(folder, **_inputs(self.config))
             keep_images(folder, self._image_states())
         self.log = RunLog(folder, self.accelerator, self.state.global_step, self.state.unscored)
         return saved
@@ -135,9 +136,13 @@ class Run:
         return summary
 
 
-def _initial_weights(config: RunConfig) -> dict[str, Any]:
-    """Return the record of a run's initial weights."""
+def _inputs(config: RunConfig) -> dict[str, Any]:
+    """Return the record of a run's initial weights, and the text of the user's own losses."""
     known: dict[str, Any] = {"weights": weights_record(config.model.backbone)}
     if config.start_from and (file := Path(config.start_from) / BEST).is_file():
         known["start"] = {"model": config.start_from, "sha256": sha256_of(file)}
+    sources = {one.source for one in config.task.losses if isinstance(one, CustomConfig)}
+    if sources:  # to read: nothing runs them
+        files = {source.rpartition(":")[0] for source in sources}
+        known["custom_losses"] = {file: Path(file).read_text("utf-8") for file in sorted(files)}
     return known

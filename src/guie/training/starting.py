@@ -11,7 +11,9 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config.distillation import DistillationConfig
+from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
+from guie.losses.custom import custom_class
 from guie.models.embedder import Embedder, build_preprocess
 from guie.models.loading import LoadedModel, at_size, open_model, refuse_no_model
 from guie.models.preprocess import Preprocess
@@ -21,7 +23,7 @@ PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
 
 
 def refuse_missing_inputs(config: RunConfig, resume: bool) -> None:
-    """Raise UserError for a missing model or generic manifest, or a run that is its own teacher."""
+    """Raise UserError for a missing model, manifest or loss, or a run that is its own teacher."""
     teachers = config.task.teachers if isinstance(config.task, DistillationConfig) else []
     for number, teacher in enumerate(teachers):
         if Path(teacher.model).resolve() == (Path(config.out) / config.name).resolve():
@@ -35,6 +37,9 @@ def refuse_missing_inputs(config: RunConfig, resume: bool) -> None:
             raise UserError(f"start_from: {error}") from None
     if config.retention and config.retention.generic:
         refuse_missing([config.retention.generic.manifest])
+    for loss in config.task.losses:
+        if isinstance(loss, CustomConfig):
+            custom_class(loss)
 
 
 def load_start(embedder: Embedder, config: RunConfig) -> str:

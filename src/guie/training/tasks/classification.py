@@ -66,19 +66,18 @@ class ClassificationTask(Task):
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
-        loss, logs = self.criterion(self._loss_inputs(feat_BF, batch.shapes_B3), batch.label_B)
+        emb_BD, raw_BD = self._loss_inputs(feat_BF, batch.shapes_B3)
+        loss, logs = self.criterion(emb_BD, batch.label_B, raw_BD)
         return self.with_shared_terms(batch, feat_BF, loss, logs)
 
-    def _loss_inputs(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> Tensor:
-        """Return the vectors of unit length (B, D) that the loss compares."""
+    def _loss_inputs(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the vectors of unit length (B, D) that the loss compares, and them before normalisation."""
+        raw_BD = self.embedder.project(feat_BF, shapes_B3)
         if not len(self.projector):
-            return self.embedder.embed(feat_BF, shapes_B3)
-        head = self.embedder.head
-        if not self.relu_first:
-            input_BD = self.embedder.embed(feat_BF, shapes_B3)
-        else:  # the ReLU is the projector's first layer
-            input_BD = head(feat_BF, shapes_B3) if head else feat_BF
-        return functional.normalize(self.projector(input_BD).float(), dim=-1)
+            return self.embedder.unit(raw_BD), raw_BD
+        # With `relu_first` the ReLU is the projector's first layer
+        raw_BD = self.projector(raw_BD if self.relu_first else self.embedder.unit(raw_BD)).float()
+        return functional.normalize(raw_BD, dim=-1), raw_BD
 
 
 def projector(dim: int, widths: Sequence[int], relu_first: bool = False) -> nn.Sequential:

@@ -91,14 +91,15 @@ class DistillationTask(Task):
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
-        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
+        emb_BD = self.embedder.unit(raw_BD)
         taught = self.teachers(batch, self.preprocess)
         total = emb_BD.new_zeros((), dtype=torch.float32)
         logs: dict[str, Tensor] = {}
         for number, term in enumerate(self.task.criteria):
             rows_B = self.masks[number][batch.label_B]
             if term.loss:
-                value, said = self._of_labels(number, emb_BD, batch.label_B, rows_B)
+                value, said = self._of_labels(number, emb_BD, batch.label_B, raw_BD, rows_B)
             else:
                 value, said = self._of_teachers(number, term, emb_BD, taught, rows_B)
             total = total + term.weight * value
@@ -130,14 +131,14 @@ class DistillationTask(Task):
                 )
 
     def _of_labels(
-        self, number: int, emb_BD: Tensor, label_B: Tensor, rows_B: Tensor
+        self, number: int, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor, rows_B: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a loss on a batch; 0 for a one-domain batch whose domain the term excludes."""
         criterion = self.criteria[str(number)]
         if not rows_B.all():
             # Include its parameters: distributed processes wait for a gradient of each
             return sum((p.sum() for p in criterion.parameters()), emb_BD.float().sum()) * 0.0, {}
-        loss, logs = criterion(emb_BD, label_B)
+        loss, logs = criterion(emb_BD, label_B, raw_BD)
         return loss, {"labels": loss.detach(), **logs}
 
     def _of_teachers(

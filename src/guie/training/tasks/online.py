@@ -48,8 +48,9 @@ class OnlineTeacher(nn.Module):
 
         Labels are on the CPU.
         """
-        emb_NT = functional.normalize(self.head(feat_NF).float(), dim=-1)
-        loss, _ = self.criterion(emb_NT, self.place_C[label_N])
+        raw_NT = self.head(feat_NF).float()
+        emb_NT = functional.normalize(raw_NT, dim=-1)
+        loss, _ = self.criterion(emb_NT, self.place_C[label_N], raw_NT)
         everyone = torch.arange(len(self.class_ids), device=emb_NT.device)
         return emb_NT, self.criterion.cosines(emb_NT, everyone), loss
 
@@ -102,12 +103,13 @@ class OnlineTask(Task):
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
-        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
+        emb_BD = self.embedder.unit(raw_BD)
         taught_BD = emb_BD
         if self.task.backprop_to == "head":
             with freeze_batch_stats(self.embedder.head):
                 taught_BD = self.embedder.embed(feat_BF.detach(), batch.shapes_B3)
-        loss, logs = self.criterion(emb_BD, batch.label_B)
+        loss, logs = self.criterion(emb_BD, batch.label_B, raw_BD)
         terms = {"student": loss, **self._teacher_losses(feat_BF, taught_BD, batch.label_B)}
         weights = {name: float(getattr(self.task, name)) for name in terms}
         total = sum(weights[name] * term for name, term in terms.items()) / sum(weights.values())

@@ -1,0 +1,301 @@
+"""Losses in a file of the user's own: settings by type, refusals in one line, and whole runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch.nn import functional
+
+import embed
+import export
+import train
+from guie.base.errors import UserError
+from guie.config.base import Config, load_config
+from guie.config.losses import LossConfig
+from guie.losses.build import build_loss
+from guie.losses.custom import custom_class
+from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
+
+OWN = '''
+from __future__ import annotations
+from typing import Literal
+import torch
+from torch import Tensor, nn
+from guie.losses.base import Criterion
+from guie.losses.in_batch import InBatchLoss
+from guie.losses.rules import MarginRule
+
+
+class Squared(MarginRule):
+    """Takes the margin as ours do: a number, a schedule, by class size."""
+
+    def own(self, cos_B, label_B, norm_B):
+        return cos_B - self.margin(label_B) ** 2
+
+
+class Pull(InBatchLoss):
+    """Needs no setting, and has no weights."""
+
+    def of_batch(self, emb_BD, label_B):
+        same_BB = (label_B[:, None] == label_B).to(emb_BD)
+        return (same_BB * (1 - emb_BD @ emb_BD.T)).sum() / same_BB.sum()
+
+
+class Proxies(Criterion):
+    def __init__(
+        self,
+        dim: int,
+        sizes: list[int],
+        scale: float = 8.0,
+        kind: Literal["a", "b"] = "a",
+    ):
+        super().__init__()
+        self.scale = scale
+        self.proxy_CD = nn.Parameter(torch.randn(len(sizes), dim))
+
+    def forward(self, emb_BD, label_B, raw_BD=None):
+        logit_BC = self.scale * emb_BD.float() @ self.proxy_CD.T
+        return nn.functional.cross_entropy(logit_BC, label_B.to(emb_BD.device)), {}
+'''
+RULE = {"name": "custom_rule", "source": "own.py:Squared", "settings": {"margin": 0.5}}
+
+
+class Run(Config):
+    loss: LossConfig
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the file and nothing of ours."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+def read(**loss: object) -> LossConfig:
+    Path("c.yaml").write_text(yaml.safe_dump({"loss": loss}))
+    return load_config("c.yaml", Run).loss
+
+
+def test_a_rule_takes_every_margin_and_the_keys_of_a_softmax(here: Path) -> None:
+    sizes = [16, 1, 81]
+    loss = build_loss(read(**RULE, scale=16.0, centers=2), 8, sizes, ["a"] * 3)
+    assert (loss.scale, loss.centers, loss.rule.margin_C.item()) == (16.0, 2, 0.5)
+    emb, labels = functional.normalize(torch.randn(6, 8), dim=1), torch.randint(3, (6,))
+    plain = build_loss(
+        read(name="cosface", margin_cos=0.25, scale=16.0, centers=2), 8, sizes, "aaa"
+    )
+    plain.weight_CD.data = loss.weight_CD.data
+    assert loss(emb, labels)[0] == plain(emb, labels)[0]
+    by_size = RULE | {"settings": {"margin": {"min": 0.1, "max": 0.5}}}
+    margin_C = build_loss(read(**by_size), 8, sizes, ["a"] * 3).rule.margin_C
+    assert margin_C.argmin() == 2 and margin_C[1] == 0.5
+    schedule = {"start": 0.1, "rise_per_epoch": 0.1, "limit": 0.5}
+    rule = build_loss(read(**RULE | {"settings": {"margin": schedule}}), 8, sizes, "aaa").rule
+    rule.set_epoch(2.0)
+    assert rule.margin_C.item() == pytest.approx(0.3)
+
+
+def test_a_loss_gets_the_sizes_that_it_names_and_its_settings(here: Path) -> None:
+    values = {"name": "custom_loss", "source": "own.py:Proxies", "settings": {"scale": 4}}
+    loss = build_loss(read(**values), 8, [5, 6, 7], ["a"] * 3)
+    assert loss.proxy_CD.shape == (3, 8) and loss.scale == 4
+    pull = build_loss(read(name="custom_loss", source="own.py:Pull"), 8, [5, 6], "aa")
+    emb = functional.normalize(torch.randn(4, 8), dim=1)
+    near = [(1 - emb[i] @ emb[j]) for i, j in [(0, 1), (1, 0), (2, 3), (3, 2)]]
+    value, _ = pull(emb, torch.tensor([0, 0, 1, 1]))
+    torch.testing.assert_close(value, sum(near) / 8)
+
+
+def test_reading_a_config_runs_nothing(here: Path) -> None:
+    (here / "own.py").write_text("raise SystemExit('run')")
+    config = read(**RULE)
+    with pytest.raises(UserError, match="own.py: SystemExit: run"):
+        custom_class(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"source": "none.py:Rule"},
+            "^c.yaml: loss.source: none.py: No such file or directory; name",
+        ),
+        ({"source": "own.py"}, "^c.yaml: loss.source: .*name a Python file and a class in it"),
+        ({"source": "own:Squared"}, "^c.yaml: loss.source: own: No such file"),
+        ({"source": 3}, "^c.yaml: loss.source: .*name a Python file and a class in it"),
+        ({"source": "folder.py:Squared"}, "^c.yaml: loss.source: folder.py: Is a directory"),
+        ({"source": "own.py:Sqared"}, "^own.py: has no class Sqared; did you mean Squared"),
+        ({"source": "own.py:torch"}, "^own.py:torch: must be a subclass of .*MarginRule$"),
+        ({"source": "own.py:Pull"}, "^own.py:Pull: must be a subclass of .*MarginRule$"),
+        ({"name": "custom_loss"}, "^own.py:Squared: must be a subclass of .*Criterion$"),
+        (
+            {"settings": {"margin": 1.0, "margn": 1.0}},
+            "^own.py:Squared: settings: margn: unknown key; did you mean margin",
+        ),
+        ({"settings": {}}, "^own.py:Squared: settings: margin: missing"),
+        ({"settings": {"margin": "wide"}}, "^own.py:Squared: settings: margin: must be a number"),
+        ({"settings": {"margin": -1.0}}, "^own.py:Squared: settings: margin: .*greater than"),
+        ({"margin_rad": 0.3}, "^c.yaml: loss.margin_rad: unknown key"),
+        ({"sha256": "0" * 64}, "^own.py: is not the file of sha256 000"),
+    ],
+)
+def test_faults_are_one_line(here: Path, changes: dict, message: str) -> None:
+    (here / "folder.py").mkdir()
+    values = RULE | changes
+    if values["name"] == "custom_loss":
+        del values["settings"]
+    with pytest.raises(UserError, match=message) as raised:
+        custom_class(read(**values))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+HEAD = "from guie.losses.rules import MarginRule\nfrom guie.losses.in_batch import InBatchLoss\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class X(MarginRule:", "^own.py: SyntaxError: "),
+        ("import no_such_module", "^own.py: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("class X(MarginRule): pass", r"^own.py:X: needs def own\(self, cos_B, label_B, norm_B\)$"),
+        (
+            "class X(MarginRule):\n def own(self, cos_B, label_B): pass",
+            r"^own.py:X: needs def own\(self, cos_B, label_B, norm_B\)$",
+        ),
+        (
+            "class X(InBatchLoss):\n def of_batch(self, emb_BD): pass",
+            r"^own.py:X: needs def of_batch\(self, emb_BD, label_B\)$",
+        ),
+        (
+            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, m): pass",
+            "^own.py:X: its arguments cannot be settings: m needs a name and a type",
+        ),
+        (
+            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, **m): pass",
+            r"^own.py:X: its arguments cannot be settings: \*\*m needs a name and a type",
+        ),
+        (
+            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, m: 'Y'): pass",
+            "^own.py:X: its arguments cannot be settings: name 'Y' is not defined",
+        ),
+        (
+            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self): self.a = 1/0",
+            "^own.py:X: ZeroDivisionError: division by zero",
+        ),
+    ],
+)
+def test_a_class_that_does_not_fit_is_one_line(here: Path, text: str, message: str) -> None:
+    (here / "own.py").write_text(HEAD + text)
+    name = "custom_loss" if "X(InBatch" in text else "custom_rule"
+    with pytest.raises(UserError, match=message) as raised:
+        build_loss(read(name=name, source="own.py:X"), 8, [5, 6], ["a"] * 2)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
+OWN_RULES = {
+    "MagFace": {"l_a": 1, "u_a": 11, "lambda_g": 1.6},
+    "AdaFace": {"t_alpha": 0.2},  # with a state: the cut run must restore it
+}
+
+
+def write_run(toy_manifest: Path, loss: dict, **changes: object) -> str:
+    values = {
+        "name": "t",
+        "log_every": "1 step",
+        "checkpoint_every": "2 steps",
+        "data": {"manifest": str(toy_manifest), "workers": 0},
+        "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16}},
+        "task": {"loss": loss},
+        "train": {"epochs": 6, "batch_size": 24, "domains": ["packages", "cars"]},
+        **changes,
+    }
+    values["train"] |= {"lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}}
+    Path("run.yaml").write_text(yaml.safe_dump(values))
+    return "run.yaml"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", OWN_RULES)
+def test_a_rule_in_a_file_trains_resumes_and_is_exported_without_it(
+    here: Path, toy_manifest: Path, monkeypatch: pytest.MonkeyPatch, name: str, frozen: bool
+) -> None:
+    text = (CUSTOM / f"{name.lower()}.py").read_text()
+    (here / "mine.py").write_text(text)
+    loss = {"name": "custom_rule", "source": f"mine.py:{name}", "settings": OWN_RULES[name]}
+    config = write_run(toy_manifest, loss)
+    more = ["--set", "model.head.norm=bn"]
+    more += ["--set", "train.lr.backbone=0", "--set", "train.cached_views=2"] if frozen else []
+    whole = train.main(["--config", config, *more])
+    losses = logged_losses(whole)
+    assert losses[-1] < losses[0]
+    norms = [
+        json.loads(line)["norm"] for line in (whole / "metrics.jsonl").open() if "norm" in line
+    ]
+    assert len(norms) == len(losses) and norms[0] == pytest.approx((16 / 3) ** 0.5, rel=0.2)
+    assert norms[0] != norms[-1]
+    record = json.loads((whole / "record.json").read_text())
+    assert record["custom_losses"] == {"mine.py": text}
+
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=3)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(["--config", config, *more, "--set", "name=cut"])
+    resume = ["--config", config, *more, "--set", "name=cut", "--resume"]
+    (here / "mine.py").write_text(text + "# changed\n")
+    with pytest.raises(UserError, match=r"another config \(task.loss.sha256: "):
+        train.main(resume)
+    (here / "mine.py").write_text(text)
+    assert_same_bits(train.main(resume), whole)
+
+    (here / "mine.py").write_text("raise SystemExit('a submission needs no loss')")
+    words = ["--manifest", str(toy_manifest), "--split", "test", "--workers", "0"]
+    embed.main(["--model", str(whole), *words, "--out", "E.npz"])
+    (here / "mine.py").unlink()
+    export.main(["--run", str(whole), "--out", "submission"])
+    assert (here / "submission" / "submission.zip").is_file()
+    with pytest.raises(UserError, match="loss.source: mine.py: No such file"):
+        train.main(["--config", config, *more, "--set", "name=other"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Pull", "Proxies", "Squared"])
+def test_every_kind_of_own_loss_trains(here: Path, toy_manifest: Path, name: str) -> None:
+    kind = "custom_rule" if name == "Squared" else "custom_loss"
+    settings = {"margin": 0.5} if name == "Squared" else {}
+    loss = {"name": kind, "source": f"own.py:{name}", "settings": settings}
+    losses = logged_losses(train.main(["--config", write_run(toy_manifest, loss)]))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_every_task_gives_a_rule_the_norms(here: Path, toy_manifest: Path) -> None:
+    """The student's and the teachers' heads of `online`, a projector, random groups, nested widths."""
+    adaface = {"name": "custom_rule", "source": f"{CUSTOM}/adaface.py:AdaFace"}
+    tasks = [
+        {"name": "online", "loss": adaface, "teacher_dim": 8},
+        {"loss": adaface, "projector": [12]},
+        {"loss": adaface, "metaclasses": {"count": 3}},
+        {"loss": adaface, "nested": [4]},
+        {
+            "name": "distillation",
+            "teachers": [{"model": "runs/t1"}],
+            "criteria": [{"loss": adaface}, {"relation": {"name": "rkd"}}],
+        },
+    ]
+    for number, task in enumerate(tasks):
+        few = {"epochs": 1, "batch_size": 24, "domains": ["packages", "cars"]}
+        config = write_run(toy_manifest, {}, name=f"t{number}", task=task, train=few)
+        rates = ["--set", "train.lr.teachers=1e-2"] if "teacher_dim" in task else []
+        rates += ["--set", "train.lr.projector=1e-2"] if "projector" in task else []
+        folder = train.main(["--config", config, *rates])
+        assert all(0 < loss < 100 for loss in logged_losses(folder)), task
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+        norms = [line["norm"] for line in lines if "norm" in line]
+        assert norms and all(abs(norm - 1) > 0.05 for norm in norms), task  # not of unit vectors
