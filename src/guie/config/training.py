@@ -206,7 +206,8 @@ class RunConfig(Config):
                 yield f"stages.{number}.{key}", said
         rated = {part for stage in self.stages for part in stage.lr.by_part()}
         for part in self.task.parts(self.model):
-            if part not in {"backbone", "classes", *rated}:  # these two have rules of their own
+            # A head may be given, as that of a reduced model; the other two have rules of their own
+            if part not in {"backbone", "head", "classes", *rated}:
                 untrained = f"missing in all stages, and {part} has new weights"
                 yield f"stages.0.lr.{part}", f"{untrained}; give their rate, or 0 to freeze them"
         yield from self._faults_of_model()
