@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from guie.base.devices import make_accelerator
+from guie.base.devices import ENGINES, make_accelerator
 from guie.base.errors import UserError
 
 LEFT = {
@@ -29,15 +29,28 @@ def gradient() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_the_environment_changes_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_changes_no_gradient(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for one in LEFT:
         monkeypatch.delenv(one, raising=False)
     expected = gradient()
+    assert capsys.readouterr().err == ""
     monkeypatch.setenv(name, LEFT[name])
     torch.testing.assert_close(gradient(), expected, rtol=0, atol=0)
+    assert capsys.readouterr().err == f"{name}={LEFT[name]} is not obeyed: the config decides\n"
 
 
-@pytest.mark.parametrize("name", ["ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"])
+def test_values_of_the_launcher_that_ask_for_nothing_are_no_news(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in zip(LEFT, ("1", "NO", "no"), strict=True):
+        monkeypatch.setenv(name, value)
+    gradient()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ENGINES)
 def test_other_engines_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "true")
     with pytest.raises(UserError, match=f"{name} is set, and only DDP and FSDP are supported"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -345,6 +346,21 @@ def test_bf16_and_a_scaled_loss_give_the_gradients_of_the_whole() -> None:
     for name, value in plain.items():
         if name.startswith("gradient") and value is not None:
             torch.testing.assert_close(scaled[name], 64 * value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="torch.compile needs a C++ compiler"
+)
+def test_a_compiled_backbone_sees_micro_batches(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    vit = {"library": "timm", "name": "test_vit", "kwargs": {"img_size": 32}}
+    settings = {"task": {"loss": {"name": "supcon"}}, "model": {"backbone": vit}}
+    whole = stepped(configured(**settings), 1, accelerator, batch())
+    cut = stepped(configured(**settings, compile=True), 4, accelerator, batch())
+    assert_equal(cut, whole, 1e-4)
 
 
 def test_memory_that_runs_out_halves_what_the_backbone_sees(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,8 +30,16 @@ from guie.base.processes import usable_cores
 T = TypeVar("T")
 # Other processes wait while the main process opens every image of a new data set.
 PATIENCE = timedelta(hours=3)
-ENGINES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
+ENGINES = (
+    *("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
 PRECISION = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`
+# What accelerate would obey, and the values that ask for nothing
+NOT_OBEYED = {
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": ("1",),
+    "ACCELERATE_DYNAMO_BACKEND": ("no",),
+}
 
 
 def make_accelerator(**settings: Any) -> Accelerator:
@@ -48,6 +57,7 @@ def make_accelerator(**settings: Any) -> Accelerator:
         if os.environ.get(name, "false").lower() in ("true", "1"):
             raise UserError(f"{name} is set, and only DDP and FSDP are supported; unset it")
     precision = settings.get("mixed_precision") or os.environ.get(PRECISION, "no")
+    ignored = NOT_OBEYED | ({PRECISION: ("no", precision)} if "mixed_precision" in settings else {})
     if is_initialized() and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available():
@@ -63,6 +73,9 @@ def make_accelerator(**settings: Any) -> Accelerator:
         dynamo_plugin=TorchDynamoPlugin(backend="NO"),
         **settings,
     )
+    for name, plain in ignored.items():
+        if (value := os.environ.get(name, "").lower()) and value not in plain:
+            accelerator.print(f"{name}={value} is not obeyed: the config decides", file=sys.stderr)
     if sharding and accelerator.distributed_type == DistributedType.MULTI_CPU:
         # By default accelerate shards on GPUs only, and silently replicates on CPUs.
         accelerator.state.fsdp_plugin = sharding
