@@ -199,6 +199,23 @@ def test_batch_normalisation_of_a_tower_is_refused_at_its_step(
         train.main(["--config", str(config)])
 
 
+@pytest.mark.parametrize("word", ["train.accumulate=2", "on_out_of_memory=halve"])
+def test_new_batch_normalisation_sees_no_micro_batch_of_a_loss_that_compares_images(
+    word: str, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    """A backbone without pretrained weights learns its statistics, whatever batch_norm says."""
+    stages = [{"epochs": 1, "lr": {"backbone": 1e-3, "head": 1e-3}}]
+    model = {"backbone": {"library": "timm", "name": "test_resnet"}, "image": {"size_px": 32}}
+    task = {"loss": {"name": "supcon"}}
+    config = write_config(
+        tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages, task=task
+    )
+    with pytest.raises(
+        UserError, match="new modules of the backbone: .* twice on each micro-batch"
+    ):
+        train.main(["--config", str(config), "--set", word])
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [

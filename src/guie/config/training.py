@@ -197,7 +197,7 @@ class RunConfig(Config):
         return (
             f"{key} runs the backbone twice on each micro-batch, because the loss compares images; its"
             " batch normalisation would count each twice and never see the batch; set accumulate to 1"
-            " and on_out_of_memory to stop, or batch_norm to frozen"
+            " and on_out_of_memory to stop"
         )
 
     def faults(self) -> Iterator[Fault]:
@@ -305,7 +305,7 @@ class RunConfig(Config):
         modes: set[str] = set()
         for number, stage in enumerate(self.stages):
             if stage.batch_norm_modes and (said := self.recomputed(stage)):
-                yield f"stages.{number}.batch_norm", said
+                yield f"stages.{number}.batch_norm", f"{said}, or batch_norm to frozen"
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
                 both = "is train and synced in one run, which allows one kind of layer"
