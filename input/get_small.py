@@ -35,6 +35,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from guie.base import errors
+from guie.base.arguments import local_path
 from guie.base.errors import UserError, optional_module
 from guie.base.files import cache_folder, held, replacing, write_text
 
@@ -158,7 +159,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--only", nargs="+", choices=DOMAINS, default=list(DOMAINS), metavar="DOMAIN", help=only)
     mirror = "folder with the archives, <repository>-<commit>.zip or .tar.gz; downloads nothing"
     add("--from", type=Path, dest="mirror", metavar="DIR", help=mirror)
-    add("--out", type=Path, default=Path("input/small"), help="default: input/small")
+    add("--out", type=local_path, default=Path("input/small"), help="default: input/small")
     return parser.parse_args(argv)
 
 

@@ -131,7 +131,7 @@ def fingerprint(notebook: NotebookNode) -> str:
 
 
 def cleaned(notebook: NotebookNode, made_by: dict[str, str]) -> NotebookNode:
-    """What is worth committing: no counts, no progress bars or warnings, no machine's versions."""
+    """What is worth committing: no progress bars or warnings, no machine's versions."""
     notebook.metadata = {
         "guie": made_by,
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -141,11 +141,8 @@ def cleaned(notebook: NotebookNode, made_by: dict[str, str]) -> NotebookNode:
         cell.metadata = {}
         if cell.cell_type != "code":
             continue
-        cell.execution_count = None
         cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         for output in cell.outputs:
-            if "execution_count" in output:
-                output.execution_count = None
             if "metadata" in output:
                 output.metadata = {}
     return notebook

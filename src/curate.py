@@ -108,7 +108,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     seconds = time.perf_counter() - started
     print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; see {account.page}")
     if config.image_root != Path(config.out).parent:
-        root = quoted(config.image_root)
+        root = quoted(config.root or config.image_root)
         print(f"image_path is relative to {root}: pass it to other commands as --root")
     if args.shards:
         from guie.data.shards.packing import pack_mix

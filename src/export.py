@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guie.base import errors
+from guie.base.arguments import local_path
 
 if TYPE_CHECKING:
     from guie.models import LoadedModel
@@ -39,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--run", type=Path, required=True, help="folder made by train.py")
-    add("--out", type=Path, required=True, help="folder of the result")
+    add("--out", type=local_path, required=True, help="folder of the result")
     weights = "model: best by validation; last: of the last step (default: model)"
     add("--weights", choices=("model", "last"), default="model", help=weights)
     add("--torch", choices=("1.11", "current"), help="runtime (default: 1.11)")

@@ -200,8 +200,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
         if not path.is_file() and not URL.match(str(path)):
             raise UserError(f"{flag} {path}: no such regular file")
-    if args.out.suffix != ".json" or args.out.is_dir():
-        raise UserError(f"--out {args.out}: must be the name of a .json file")
+    if args.out.suffix != ".json" or ":/" in str(args.out) or args.out.is_dir():
+        raise UserError(f"--out {args.out}: must be the name of a .json file on a local disk")
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -89,7 +89,7 @@ def _add_index_options(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
     add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
-    add("--out", type=Path, required=True, help="folder of the index")
+    add("--out", type=arguments.local_path, required=True, help="folder of the index")
     add("--factory", help="faiss factory string (default: exact search)")
     add("--probes", type=arguments.count, help="inverted lists searched per query (default: 32)")
     add("--shard", type=arguments.shard, help="N/M: part N, from 0 on, of M, by a hash of the path")
@@ -114,7 +114,7 @@ def _add_index_options(parser: argparse.ArgumentParser) -> None:
 def _add_merge_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--shards", type=Path, nargs="+", required=True, help="their folders")
-    add("--out", type=Path, required=True, help="folder of the whole")
+    add("--out", type=arguments.local_path, required=True, help="folder of the whole")
     add("--factory", help="faiss string with an inverted file, IVF... (default: exact)")
     add("--probes", type=arguments.count, help="as for index")
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import huggingface_hub
 import pytest
+from huggingface_hub import constants
 
 from guie.base.errors import UserError
 from guie.base.network import stream
@@ -28,13 +28,13 @@ REPOSITORY = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 @pytest.fixture
 def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Send the hub's client to a port of this machine, with a cache of its own."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def send(port: int) -> None:
         address = f"http://127.0.0.1:{port}"
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         _no_answer.cache_clear()
 
     yield send

@@ -81,8 +81,11 @@ def test_imports_what_is_there(committed: NotebookNode) -> None:
 
 
 def test_outputs_are_clean(committed: NotebookNode) -> None:
+    ran = [cell.execution_count for cell in code_cells(committed)]
+    assert ran == (
+        list(range(1, len(ran) + 1)) if "guie" in committed.metadata else [None] * len(ran)
+    )
     for cell in code_cells(committed):
-        assert cell.execution_count is None
         for output in cell.outputs:
             assert output.output_type != "error"
             assert output.get("name") != "stderr"
@@ -146,6 +149,16 @@ def test_only_a_commit_is_saved(
         runner.main(["--save"])
 
 
+def test_stated_minutes_agree_with_the_stored_outputs(committed: NotebookNode) -> None:
+    """Within a factor of two; a notebook may state the minutes of the stored run too."""
+    stated = re.findall(r"\*\*Minutes\*\* \| (.*)", committed.cells[0].source)
+    texts = [shown_text(output) for cell in code_cells(committed) for output in cell.outputs]
+    found = re.findall(r"(?:, | in )([0-9.]+) s\b(?! an)", "\n".join(texts))
+    if stated and found:
+        minutes = [float(number) for number in re.findall(r"\b[0-9.]*[0-9]\b", stated[0])]
+        assert sum(map(float, found)) / 60 <= 2 * max(minutes), (stated, found)
+
+
 def test_every_picture_is_committed(committed: NotebookNode) -> None:
     for cell in code_cells(committed):
         if re.search(r"^show\(", cell.source, re.MULTILINE):
@@ -201,7 +214,8 @@ def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
     assert executed.metadata["guie"] == made_by
     assert [output.name for output in cells[1].outputs] == ["stdout"]
     assert cells[2].outputs[0].data["text/plain"] == "2"
-    assert all(cell.execution_count is None and not cell.metadata for cell in cells)
+    assert [cell.execution_count for cell in cells] == [1, 2, 3]
+    assert not any(cell.metadata for cell in cells)
     nbformat.validate(executed)
 
 

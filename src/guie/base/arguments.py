@@ -59,9 +59,19 @@ def shard(text: str) -> tuple[int, int]:
     return number, parts
 
 
+def local_path(path: str | Path) -> Path:
+    """Return where to write a result. Raises UserError for a URL, of which Path makes a folder `s3:`."""
+    if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+        raise UserError(
+            f"{path}: results are written to a disk, not to a URL; name a local path, and copy the"
+            " result there"
+        )
+    return Path(path)
+
+
 def file(text: str) -> Path:
-    """Parse a file's path."""
-    path = Path(text)
+    """Parse the path of a file to write."""
+    path = local_path(text)
     if not path.name or path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: is a folder; give a file name")
     return path

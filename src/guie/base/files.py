@@ -23,6 +23,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
+from guie.base.arguments import local_path
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 
 PROBE_BYTES = 2**16
@@ -39,7 +40,7 @@ def cache_folder() -> Path:
 
     Never a folder of images or manifests, which may belong to somebody else.
     """
-    return Path(os.environ.get("GUIE_CACHE") or "runs/.cache")
+    return local_path(os.environ.get("GUIE_CACHE") or "runs/.cache")
 
 
 def refuse_special(path: str | Path) -> None:
@@ -68,7 +69,7 @@ def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Pat
     """Raise UserError if a result would overwrite another or one of its inputs, or cannot be written."""
     taken = {os.path.realpath(path): path for path in made_of if path}
     for result in filter(None, results):
-        place = os.path.realpath(result)
+        place = os.path.realpath(local_path(result))
         if place in taken:
             raise UserError(f"{result}: would replace {taken[place]}; write it elsewhere")
         if os.path.isdir(place):
@@ -102,7 +103,9 @@ def remove_own(folder: Path, patterns: Sequence[str]) -> None:
 
 def refuse_no_folder(folder: Path) -> None:
     """Raise UserError if a folder does not exist and cannot be made, or if it cannot be written to."""
-    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    nearest = next(
+        place for place in (local_path(folder), *folder.absolute().parents) if place.exists()
+    )
     if not nearest.is_dir():
         raise UserError(f"{nearest}: needed as a folder, but is a file; write elsewhere")
     if not os.access(nearest, os.W_OK | os.X_OK):
@@ -215,7 +218,7 @@ def append_text(path: str | Path, text: str) -> None:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        local_path(path).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}{_other_cache(path)}"
         raise UserError(f"{path}: cannot be written: {why}") from None
@@ -307,7 +310,7 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
     Raises UserError (`said`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
     if the file system has no locks, and if the file is not a lock file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path)
     with path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
         try:

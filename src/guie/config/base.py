@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from guie.base.arguments import local_path
 from guie.base.errors import UserError
 from guie.config.reading import (
     Place,
@@ -177,9 +178,18 @@ def _names_a_folder(name: str) -> str:
     return name
 
 
+def _is_local(path: str) -> str:
+    try:
+        local_path(path)
+    except UserError as error:
+        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
+    return path
+
+
 Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, an ensemble or a mix
 # In a manifest `|` joins two labels, and a line break ends a row
 Domain = Annotated[str, Field(pattern=r"^[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+Output = Annotated[str, AfterValidator(_is_local)]  # a path to write
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # lengths and indices are 32-bit
 Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import Config, Domain, Fault, Name, Names, PositiveInt, Seed
+from guie.config.base import Config, Domain, Fault, Name, Names, Output, PositiveInt, Seed
 from guie.config.model import HeadConfig
 
 DatasetName = Literal[
@@ -127,7 +128,7 @@ class ClipConfig(Config):
     size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
     templates: Names = ["a photo of {}."]  # {}: the name
-    cache: str = "input/.cache/text"  # text embeddings, keyed by model and sentence
+    cache: Output = "input/.cache/text"  # text embeddings, keyed by model and sentence
 
     def faults(self) -> Iterator[Fault]:
         for template in self.templates:
@@ -291,7 +292,7 @@ class MixConfig(Config):
     """A training mix. Class filters count images per source, in the train split only."""
 
     name: Name  # in reports
-    out: str = Field(pattern=r"\.(csv|parquet)$")  # the manifest to write: .csv or .parquet
+    out: Output = Field(pattern=r"\.(csv|parquet)$")  # the manifest to write: .csv or .parquet
     root: str | None = None  # base of image_path; null: the folder of `out`
     seed: Seed = 0  # of every random choice
     sources: list[Source] = Field(min_length=1)  # read in this order
@@ -309,7 +310,7 @@ class MixConfig(Config):
     clean: CleaningConfig | None = None  # copies, conflicts, leaks, outliers
     shares: DomainShares | None = None  # target proportions of domains
     selection: SelectionConfig | None = None  # greedy selection of sources
-    features: str = "input/.features"  # cache of image features, by model
+    features: Output = "input/.features"  # cache of image features, by model
 
     def faults(self) -> Iterator[Fault]:
         if self.clean and not self.verify:
@@ -326,8 +327,9 @@ class MixConfig(Config):
 
     @property
     def image_root(self) -> Path:
-        """The base folder of image_path."""
-        return Path(self.root) if self.root else Path(self.out).parent
+        """The base folder of image_path; of a URL, the path that stands for it in the program."""
+        root = re.sub("^(s3|gs|az)://", r"/\1:/", self.root or "")
+        return Path(root) if root else Path(self.out).parent
 
     @property
     def summary_path(self) -> Path:

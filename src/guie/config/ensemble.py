@@ -14,6 +14,7 @@ from guie.config.base import (
     Fault,
     Name,
     Names,
+    Output,
     Pixels,
     PositiveInt,
     Seed,
@@ -315,7 +316,7 @@ class ComposeConfig(Composed):
     """An ensemble and its output folder."""
 
     name: Name  # of the ensemble's folder
-    out: str = "runs"  # the folder of <name>/
+    out: Output = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
     # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
     workers: Workers | None = None

@@ -12,6 +12,7 @@ from guie.config.base import (
     Config,
     Fault,
     Name,
+    Output,
     PositiveInt,
     Seed,
     Width,
@@ -146,7 +147,7 @@ class RunConfig(Config):
     COMMON: ClassVar = ("train", "stages")
 
     name: Name  # of the run folder
-    out: str = "runs"  # the parent of the run folder
+    out: Output = "runs"  # the parent of the run folder
     # Initial weights: a run or model soup with the same backbone. Class weights are reinitialised, and
     # `retention` still refers to the pretrained weights. null: pretrained
     start_from: str | None = None

@@ -71,6 +71,7 @@ from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecars
 from guie.data.names import refuse_alike
+from guie.data.shards.address import shown, url_of
 from guie.evaluation.embedding import cached_features
 from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
@@ -201,6 +202,11 @@ def prefix_of(source: Path, root: Path) -> str:
     """
     inside, outside = os.path.abspath(root), os.path.abspath(source)
     common = os.path.commonpath([inside, outside])
+    if url_of(outside) and not url_of(common):
+        raise UserError(
+            f"{shown(source)}: is outside the mix's root {shown(root)}; a mix with an object has all images"
+            f" in its bucket: set root: {shown(source.parent)}"
+        )
     if common != inside:
         raise UserError(
             f"{source}: is outside the mix's root {root}; set root to a folder that contains"
