@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -41,6 +43,34 @@ def optional_module(name: str, user: str, extra: str) -> Any:
         raise UserError(
             f"no module {name}, which {user} needs: run `pip install -r requirements/{extra}.txt`"
         ) from None
+
+
+def why_unreadable(path: str | Path, what: str = "file") -> str | None:
+    """Return the line that says why a path cannot be read; None if it can.
+
+    Args:
+        what: what is looked for, for the message. `folder` accepts only a folder, a name that ends in
+            `or folder` both, any other name only a regular file.
+    """
+    path, mode = Path(path), 0
+    for place in (*reversed(path.parents), path):
+        try:
+            mode = os.stat(place).st_mode
+        except FileNotFoundError:
+            link = f"{place} is a link that points nowhere"
+            return f"{path}: {link if place.is_symlink() else f'no such {what}'}"
+        except ValueError:  # a NUL, which YAML can write
+            return f"{str(path)!r}: not a valid file name"
+        except OSError as error:
+            return f"{path}: {os.strerror(error.errno or 0)}"
+        if not stat.S_ISDIR(mode) and (place != path or what == "folder"):
+            return f"{path}: {place} is a file, not a folder"
+    if stat.S_ISDIR(mode) and not what.endswith("folder"):
+        return f"{path}: is a folder, not a file"
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        return f"{path}: not a regular file"
+    needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
+    return None if os.access(path, needed) else f"{path}: {os.strerror(errno.EACCES)}"
 
 
 def run(main: Callable[[Sequence[str] | None], object]) -> None:
@@ -109,5 +139,7 @@ def _describe(error: OSError) -> str | None:
         name = os.fsdecode(error.filename) if names_a_file else "a write failed"
         return f"{name}: {DISK_FULL[error.errno]}"
     if error.errno and names_a_file:
-        return f"{os.fsdecode(error.filename)}: {os.strerror(error.errno)}"
+        name = os.fsdecode(error.filename)
+        absent = why_unreadable(name, "file or folder") if error.errno == errno.ENOENT else None
+        return absent or f"{name}: {os.strerror(error.errno)}"
     return None

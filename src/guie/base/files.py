@@ -15,7 +15,7 @@ import stat
 import string
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guie.base.errors import DISK_FULL, UserError
+from guie.base.errors import DISK_FULL, UserError, why_unreadable
 
 PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
@@ -58,10 +58,10 @@ def refuse_special(path: str | Path) -> None:
 
 
 def refuse_missing(paths: Iterable[str | Path | None]) -> None:
-    """Raise UserError for the first path that does not exist, before work on the others; URLs pass."""
+    """Raise UserError for the first path that cannot be read, before work on the others; URLs pass."""
     for path in paths:
-        if path and ":/" not in str(path) and not os.path.exists(path):
-            raise UserError(f"{path}: no such file or folder")
+        if path and ":/" not in str(path) and (why := why_unreadable(path, "file or folder")):
+            raise UserError(why)
 
 
 def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
@@ -77,6 +77,29 @@ def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Pat
         taken[place] = result
 
 
+def refuse_foreign_list(path: Path, columns: Sequence[str]) -> None:
+    """Raise UserError if a list of ours would replace a file whose header is not that of these columns."""
+    if os.path.lexists(path):
+        refuse_special(path)
+        with path.open(encoding="utf-8", errors="replace") as file:
+            if file.readline(100).strip() != ",".join(columns):
+                raise UserError(f"{path}: would be replaced, and has other columns; rename it")
+
+
+def remove_own(folder: Path, patterns: Sequence[str]) -> None:
+    """Delete the files in a folder that match a pattern, and the folder if it is empty then.
+
+    Other files are a user's. A link to a folder is kept: its target is not ours.
+    """
+    if folder.is_symlink():
+        return
+    with suppress(OSError):  # no such folder, or other files are in it
+        for path in folder.iterdir():
+            if any(map(path.match, patterns)):
+                path.unlink()
+        folder.rmdir()
+
+
 def refuse_no_folder(folder: Path) -> None:
     """Raise UserError if a folder does not exist and cannot be made, or if it cannot be written to."""
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -88,11 +111,10 @@ def refuse_no_folder(folder: Path) -> None:
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Read the object of a JSON file. Raises UserError with `remedy` if there is none."""
-    refuse_special(path)
+    if why := why_unreadable(path):
+        raise UserError(f"{why}; {remedy}")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}; {remedy}") from None
     if not isinstance(value, dict):
@@ -122,7 +144,8 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; rename it to `path` if the block succeeds.
 
     A crash, a full disk or a power cut leaves the old file or the new one, complete. `durable=False`
-    does not wait for the disk, for scratch files: then a power cut may damage the file.
+    does not wait for the disk, for scratch files: then a power cut may damage the file. The file gets
+    the mode of any new file, though safetensors writes files that only their owner can read.
     Raises UserError if the file cannot be written: full disk, missing permission.
     """
     path = Path(path)
@@ -131,7 +154,10 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
     own = f"{os.getpid()}-{secrets.token_hex(4)}"  # containers with one disk may share the number
     temporary = path.with_name(f".{path.stem}.{own}.tmp{path.suffix}")
     try:
+        mode = _mode_of_new(temporary)
         yield temporary
+        if stat.S_IMODE(temporary.stat().st_mode) != mode:
+            temporary.chmod(mode)
         if durable:
             _sync(temporary, os.O_RDWR)
         os.replace(temporary, path)
@@ -198,6 +224,16 @@ def _make_folder(path: Path) -> None:
 def _other_cache(path: Path) -> str:
     """Return the remedy for a path in the cache, which the user never named; else nothing."""
     return "; set GUIE_CACHE to another folder" if cache_folder() in path.parents else ""
+
+
+def _mode_of_new(path: Path) -> int:
+    """Return the mode of a new file in a folder: of the umask, or of the folder's access list."""
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
+        path.unlink()  # a writer that writes elsewhere must not leave an empty file
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.errors import UserError, why_unreadable
+from guie.base.files import refuse_foreign_list, replacing
 from guie.data.archives import (
     Limits,
     damage_as_user_error,
@@ -41,11 +41,12 @@ from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
+from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
 
-PARTS = ".parts"
 DROPPED = "index.dropped.csv"
+LISTED = ["image_path", "reason"]  # its columns
 SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
 SHOWN = 20  # illegal rows that are named
@@ -71,17 +72,28 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
         domain, split: of all images, except those that say so in their JSON.
 
     Raises:
-        UserError: no tar, an index is there already, a tar is damaged or compressed, a member is not safe or
-            occurs twice, an image has no class, or rows are illegal in a manifest.
+        UserError: no tar, an index is there already, another process writes one, a tar is damaged or
+            compressed, a member is not safe or occurs twice, an image has no class, rows are illegal in a
+            manifest, or a file that is not ours would be replaced.
     """
-    index = folder / NAME
-    if index.exists():
-        raise UserError(f"{index}: exists; delete it to index these tars again")
+    if why := why_unreadable(folder, "folder"):
+        raise UserError(why)
     tars = sorted(path for path in folder.glob("[!.]*.tar*") if path.name.endswith(SUFFIXES))
     if not tars:
         raise UserError(f"{folder}: no .tar in it")
+    with claimed(folder) as parts:
+        return _index_all(folder, parts, tars, domain, split, workers)
+
+
+def _index_all(
+    folder: Path, known: Path, tars: list[Path], domain: str, split: str, workers: int
+) -> Indexed:
+    index = folder / NAME
+    if os.path.lexists(index):
+        raise UserError(f"{index}: exists; delete it to index these tars again")
+    refuse_foreign_list(folder / DROPPED, LISTED)
     asked = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
-    parts = [folder / PARTS / f"{tar.name}.{_state(tar)}.{asked}.parquet" for tar in tars]
+    parts = [known / f"{tar.name}.{_state(tar)}.{asked}.parquet" for tar in tars]
     todo = [pair for pair in zip(tars, parts, strict=True) if not pair[1].exists()]
     for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
         pass
@@ -95,7 +107,7 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     everything = everything.dropna(axis="columns", how="all")
     for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)
-    dropped = everything.loc[everything["reason"] != "", ["image_path", "reason"]]
+    dropped = everything.loc[everything["reason"] != "", LISTED]
     table = everything[everything["reason"] == ""].reset_index(drop=True)
     if table.empty:
         raise UserError(f"{folder}: none of {len(everything):,} images in its tars can be decoded")
@@ -110,11 +122,11 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
         places = table["shard"] + ": " + table["image_path"]
         lines = [f"{folder}/{places[row]}: {what}" for row, what in faults[:SHOWN]]
         raise UserError("\n".join([*lines, f"{folder}: {len(faults):,} images cannot be indexed"]))
-    write_index(index, table, shards)
+    (folder / DROPPED).unlink(missing_ok=True)
     if len(dropped):
         with replacing(folder / DROPPED) as temporary:
             dropped.to_csv(temporary, index=False)
-    shutil.rmtree(folder / PARTS)
+    write_index(index, table, shards)
     return Indexed(index, len(table), len(shards), dropped)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ import yaml
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import held, read_json, replacing, write_json, write_text
+from guie.base.files import read_json, replacing, write_json, write_text
 from guie.config.data import MixConfig
 from guie.data.image_checks.decoding import (
     DECODERS,
@@ -40,13 +41,13 @@ from guie.data.image_checks.decoding import (
 )
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
-from guie.data.manifest.companions import read_companions, write_companions
+from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
 from guie.data.manifest.reading import sidecar_path
+from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
 
-PARTS = ".parts"  # what is known of the shards already written; removed when the index is
 SEED = 0  # of the order of the images
 SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as JSON
 
@@ -99,17 +100,15 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
         cache = decoded_folder(manifest.path)
         bad = find_unreadable(manifest.table, manifest.root, cache, workers, decoders)
         refuse_unreadable(bad, manifest)
-    parts = folder / PARTS
-    with held(parts / "lock", f"{folder}: another process writes shards there", "wait for it"):
+    with claimed(folder) as parts:
         if _is_packed(index, plan):  # by another process meanwhile
-            shutil.rmtree(parts, ignore_errors=True)
             return index
-        for left in folder.glob(".shard-*.tmp.tar"):  # by a process that was killed
+        _note_plan(index, parts / "plan.json", plan)
+        for left in folder.glob(".shard-[0-9]*.tmp.tar"):  # by a process that was killed
             left.unlink()
-        _claim(folder, plan)
         _refuse_small_disk(folder, plan)
         names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
-        write = partial(_write_shard, folder, manifest, plan, _Rows(manifest.table, plan))
+        write = partial(_write_shard, folder, parts, manifest, plan, _Rows(manifest.table, plan))
         bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
         with bar, ThreadPoolExecutor(workers) as pool:
             written = [pool.submit(write, number, name) for number, name in enumerate(names)]
@@ -120,7 +119,6 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
                 pool.shutdown(cancel_futures=True)
                 raise
         _write_index(index, manifest, plan, parts, names)
-        shutil.rmtree(parts, ignore_errors=True)  # NFS keeps the lock file while it is open
     return index
 
 
@@ -171,13 +169,16 @@ def _rows_digest(manifest: Manifest) -> str:
     return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()
 
 
-def _claim(folder: Path, plan: Plan) -> None:
-    """Note the plan of the shards in a folder. Raises UserError if it has shards of another."""
-    note = folder / PARTS / "plan.json"
+def _note_plan(index: Path, note: Path, plan: Plan) -> None:
+    """Note the plan of the shards in a folder. Raises UserError if it has other files of such names."""
+    folder = index.parent
     if note.exists():
         known = read_json(note, f"delete {folder}").get("digest")
     else:
         known = None if any(folder.glob("*.tar")) else plan.digest
+        named = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
+        if standing := [path for path in named if os.path.lexists(path)]:
+            raise UserError(f"{standing[0]}: would be replaced; write elsewhere, or move that file")
         if known:
             write_json(note, {"digest": plan.digest})
     if known != plan.digest:
@@ -199,10 +200,10 @@ def _refuse_small_disk(folder: Path, plan: Plan) -> None:
 
 
 def _write_shard(
-    folder: Path, manifest: Manifest, plan: Plan, rows: _Rows, number: int, name: str
+    folder: Path, parts: Path, manifest: Manifest, plan: Plan, rows: _Rows, number: int, name: str
 ) -> int:
     """Write a shard unless it is there, whole; return the number of its images."""
-    images, part = plan.images_of(number), folder / PARTS / f"{name}.parquet"
+    images, part = plan.images_of(number), parts / f"{name}.parquet"
     if part.exists():
         size = pd.read_parquet(part, columns=["shard_size"])["shard_size"].iloc[0]
         if sizes_of(str(folder), [name]).get(name) == size:
