@@ -14,6 +14,7 @@ import curate
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
+from guie.data.shards.claiming import PARTS
 from guie.data.shards.indexing import index_tars
 from sharded import packed, picture_bytes, tar_of
 
@@ -131,7 +132,7 @@ def test_tars_that_were_read_are_not_read_again(tmp_path: Path) -> None:
     cut(bad, 2000)
     with pytest.raises(UserError, match=r"b\.tar"):
         index_tars(tmp_path, "art", "train", 1)
-    (part,) = (tmp_path / ".parts").glob("a.tar.*")
+    (part,) = (tmp_path / PARTS).glob("a.tar.*")
     written = part.stat().st_mtime_ns
     bad.write_bytes(whole)
     # a part that is used as it stands: the tar itself is no longer looked into

@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.data.image_checks.decoding import VERSION
 from guie.data.manifest import load_manifest
 from guie.data.shards import packing
+from guie.data.shards.claiming import PARTS
 from guie.data.shards.packing import pack
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes
 
@@ -55,7 +56,7 @@ def test_the_index_is_the_manifest_with_places(tmp_path: Path) -> None:
         data = (tmp_path / "shards" / row.shard).read_bytes()[row.offset : row.offset + row.size]
         assert data == (files.root / row.image_path).read_bytes()
     assert set(index["decoded"]) == {VERSION}
-    assert not (tmp_path / "shards/.parts").exists()
+    assert not (tmp_path / "shards" / PARTS).exists()
 
 
 def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

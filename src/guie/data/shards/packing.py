@@ -175,7 +175,7 @@ def _note_plan(index: Path, note: Path, plan: Plan) -> None:
     if note.exists():
         known = read_json(note, f"delete {folder}").get("digest")
     else:
-        known = None if any(folder.glob("*.tar")) else plan.digest
+        known = None if any(folder.glob("[!.]*.tar")) else plan.digest
         named = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
         if standing := [path for path in named if os.path.lexists(path)]:
             raise UserError(f"{standing[0]}: would be replaced; write elsewhere, or move that file")
