@@ -234,7 +234,7 @@ def test_what_a_user_keeps_in_an_index_survives(run: Path, tmp_path: Path) -> No
     assert not (out / "g1" / FLAT).exists() and os.listdir(out / PARTS) == ["thesis.txt"]
 
     (out / "dropped.csv").write_text("what I dropped\n")
-    with pytest.raises(UserError, match="dropped.csv: not written by search.py"):
+    with pytest.raises(UserError, match="dropped.csv: would be replaced"):
         search.main(words_of(run, pictures, out))
     assert (out / "dropped.csv").read_text() == "what I dropped\n"
     (out / "dropped.csv").unlink()

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import held, replacing, shown
+from guie.base.files import held, refuse_foreign_list, replacing, shown
 from guie.base.processes import loader_count
 from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
@@ -117,20 +117,10 @@ def claimed(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder / name}: is a symbolic link, which is not followed; remove it"
             )
-    if DROPPED in found and not _is_list_of_dropped(folder / DROPPED):
-        raise UserError(
-            f"{folder / DROPPED}: not written by search.py, which would overwrite it; rename it"
-        )
+    refuse_foreign_list(folder / DROPPED, LISTED)
     said, remedy = f"{folder}: another process writes this index", "wait, or choose another --out"
     with held(folder / LOCK, said, remedy):
         yield
-
-
-def _is_list_of_dropped(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline(100).strip() == ",".join(LISTED)
 
 
 def build(

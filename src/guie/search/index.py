@@ -19,7 +19,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -32,7 +31,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, Validation
 from typing_extensions import TypedDict
 
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_json
+from guie.base.files import remove_own, replacing, write_json
 from guie.base.seeds import seeded_draws
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
@@ -382,12 +381,6 @@ def publish(data: Path, facts: Facts) -> Index:
 
 
 def _remove_generation(data: Path) -> None:
-    """Delete the files that this code writes, and the folder if it is empty then."""
-    if data.is_symlink():  # its target is not ours
-        return
-    with suppress(OSError):
-        for path in data.iterdir():
-            if path.is_file() and any(map(path.match, OWN_FILES)):
-                path.unlink()
-        (data / MARK).unlink(missing_ok=True)
-        data.rmdir()
+    """Delete the files that this code writes, the mark last, and the folder if it is empty then."""
+    for own in (OWN_FILES, (MARK,)):
+        remove_own(data, own)

@@ -105,7 +105,7 @@ def test_a_killed_unpacking_is_done_again(tmp_path: Path) -> None:
         f"from guie.data.archives import unpacked; unpacked({str(path)!r})",
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    half = tmp_path / ".a.unpacking"
+    half = tmp_path / ".a.unpacking/content"
     while not (half / "c/20").exists():
         assert process.poll() is None, "ended before it could be killed"
         time.sleep(0.005)
@@ -154,3 +154,12 @@ def test_zstd_is_read_or_a_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(99))
     said = refusal(tmp_path / "a.tar.zst")
     assert "damaged" in said if "zst" in tarfile.TarFile.OPEN_METH else "tar --zstd -xf" in said
+
+
+def test_a_scratch_folder_that_is_not_ours_is_kept(tmp_path: Path) -> None:
+    path, theirs = make_zip(tmp_path / "a.zip", *FILES.items()), tmp_path / ".a.unpacking"
+    theirs.mkdir()
+    (theirs / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="this program did not make it"):
+        unpacked(path)
+    assert (theirs / "notes.txt").read_text() == "mine" and not (tmp_path / "a").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import CONTROL
 from guie.data.datasets.base import IMAGE_SUFFIXES
 
@@ -59,8 +59,8 @@ def _parted(files: Iterable[tuple[str, str | None]]) -> tuple[list[str], Counter
 
 def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
     """Yield every file below, with the reason it is no image, or None. Raises UserError if no folder."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
+    if why := why_unreadable(folder, "folder"):
+        raise UserError(why)
     real = os.path.realpath(folder)
     for file, entry in walk(folder):
         yield file, _why_not(file, entry, real)

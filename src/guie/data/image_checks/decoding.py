@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import refuse_foreign_list, replacing
 from guie.base.processes import follow_parent, usable_cores
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
@@ -222,6 +222,7 @@ def mapped(
 DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
 TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
+LISTED = ["image_path", "split", "reason"]  # columns of such a list
 
 
 def readable(
@@ -243,6 +244,8 @@ def readable(
         dropped: file to write the list of dropped rows to.
         decoders: by split, the function that will open its images; None: as in training.
     """
+    if drop_bad:
+        from_main(accelerator, lambda: refuse_foreign_list(dropped, LISTED))
     table = manifest.table
     used, indexed = table["split"].isin(splits), is_index(manifest.path)
     if indexed:
