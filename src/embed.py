@@ -96,6 +96,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--drop-bad", action="store_true", help="skip the images that cannot be decoded"
     )
+    arguments.add_check_content(parser)
     args = parser.parse_args(argv)
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
         if (number := getattr(args, name)) is not None and number < least:

@@ -410,3 +410,18 @@ def test_a_list_of_a_users_is_not_replaced_by_that_of_dropped_images(job, tmp_pa
     with pytest.raises(UserError, match="dropped.csv: would be replaced"):
         embed.main([*job, "--out", str(tmp_path / "E.npz"), "--drop-bad"])
     assert listed.read_text() == "mine\n"
+
+
+def test_a_replaced_image_is_embedded_again_with_check_content(
+    job, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From partial results of a killed run, which know files by size and time."""
+    monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
+    name = pd.read_csv(tmp_path / "mix.csv")["image_path"][0]
+    for color, more in (("red", ["--shard", "0/1"]), ("navy", [])):
+        Image.new("RGB", (40, 40), color).save(tmp_path / name, "BMP")
+        os.utime(tmp_path / name, ns=(0, 0))
+        if more:
+            embed.main([*job, *more])
+    right = embedded([*job[:-1], str(tmp_path / "right.npz")])
+    np.testing.assert_allclose(embedded(job, "--check-content")[name], right[name], atol=1e-6)

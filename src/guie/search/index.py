@@ -87,7 +87,7 @@ def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
 
 
 def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
-    states = file_states(absolute(root, rows["image_path"].tolist()), "")
+    states = file_states(absolute(root, rows["image_path"].tolist()), "", by_content=False)
     rows = rows.reset_index(drop=True).assign(
         size_bytes=states["size_bytes"], mtime_ns=states["mtime_ns"]
     )
@@ -101,7 +101,8 @@ MARK = ".made-by-search"  # written into each generation first, and deleted last
 CHECKED = (FILES, FLAT, FAISS, LISTS)
 # All files that this code writes into a generation. Any other file belongs to the user.
 OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
-COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
+# `content` is a hash of the file; -1 in an index of an older version
+COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns", "content"]
 REMEDY = "index the images again into another --out"
 # Larger files are hashed only when they are read completely anyway (update, merge). For 100 million images
 # of 64 dimensions, vectors.npy has 25 GB. Hashing it would delay each query by at least ten seconds, and an
@@ -236,7 +237,7 @@ def read_generation(folder: Path, facts: Facts, every_byte: bool = False) -> Ind
     _check_files(data, facts, every_byte)
     rows = data / FILES
     try:
-        files = pd.read_parquet(rows, columns=COLUMNS)
+        files = pd.read_parquet(rows).reindex(columns=COLUMNS, fill_value=-1)
     except Exception as error:  # pyarrow raises almost anything on a damaged file
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
