@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -175,7 +176,7 @@ def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
         file.write(b"half a record")
     gone = subprocess.Popen(["true"])
     gone.wait()
-    left = tmp_path / f".score-{gone.pid}-x"
+    left = tmp_path / f".score-{socket.gethostname()}-{gone.pid}-x"
     left.mkdir()
     changed = tmp_path / done[0][0].image_path
     os.utime(changed, ns=(0, 0))  # another image, for all that is known
