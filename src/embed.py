@@ -19,13 +19,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
-from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
+from guie.base.files import (
+    held,
+    refuse_missing,
+    refuse_replacing,
+    remove_own,
+    replacing,
+    save_arrays,
+)
 from guie.config.model import LayersConfig
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from guie.evaluation.feature_cache import Features
 
 SPLITS = ("train", "val", "test")
+LOCK = "lock"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -87,6 +96,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--drop-bad", action="store_true", help="skip the images that cannot be decoded"
     )
+    arguments.add_check_content(parser)
     args = parser.parse_args(argv)
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
         if (number := getattr(args, name)) is not None and number < least:
@@ -124,7 +134,16 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
-    with float32_products(accelerator), ProcessGroupGuard(accelerator, interrupts) as guard:
+    parts = out.with_name(f"{out.name}.parts")
+    with (
+        ExitStack() as locked,
+        float32_products(accelerator),
+        ProcessGroupGuard(accelerator, interrupts) as guard,
+    ):
+        if not args.shard:  # it deletes the parts at the end; shards add to them together
+            lock = held(parts / LOCK, f"{out}: another process writes it", "wait for it")
+            from_main(accelerator, lambda: locked.enter_context(lock))
+            locked.callback(remove_own, parts, (LOCK,) if accelerator.is_main_process else ())
         opened = load_embedding_model(
             args.model,
             accelerator,
@@ -143,7 +162,6 @@ def main(argv: Sequence[str] | None = None) -> Path:
             table = rows_of_shard(table, args.shard, opened.batch_size)
         manifest = replace(manifest, table=table)
         # Partial results stay until the end, so that the same command resumes after a stop.
-        parts = out.with_name(f"{out.name}.parts")
         cache = FeatureCache(parts, opened.recipe, np.float32)
         made_by = (accelerator, opened.embedder, opened.preprocess)
         settings = {"batch_size": opened.batch_size, "workers": args.workers, "check": guard.check}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -142,7 +143,7 @@ class Scoring:
         )
         # Next to the result: the system's temporary folder may be too small.
         remove_left_over(args.out.parent)
-        prefix = f".score-{os.getpid()}-"
+        prefix = f".score-{socket.gethostname()}-{os.getpid()}-"
         with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
             sandboxed = verified(
                 args.submission, self.checklist, Path(folder), allowance, args.torch
@@ -178,8 +179,9 @@ class Scoring:
 
 def remove_left_over(parent: Path) -> None:
     """Remove unpacked models of killed scorings, which may take gigabytes."""
-    for folder in parent.glob(".score-*-*"):
-        pid = folder.name.split("-")[1]
+    begin = f".score-{socket.gethostname()}-"  # another machine's may be running
+    for folder in parent.glob(f"{begin}*-*"):
+        pid = folder.name.removeprefix(begin).split("-")[0]
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
@@ -198,10 +200,20 @@ def check_arguments(args: argparse.Namespace) -> None:
             message = f"must be above 0 and at most {most:,}"
             raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
-        if not path.is_file() and not URL.match(str(path)):
-            raise UserError(f"{flag} {path}: no such regular file")
+        if URL.match(str(path)):
+            continue
+        try:
+            with path.open("rb"):
+                fault = "" if path.is_file() else "not a regular file"
+        except OSError as error:
+            fault = "a link that points nowhere" if path.is_symlink() else str(error.strerror)
+        if fault:
+            raise UserError(f"{flag} {path}: {fault}")
     if args.out.suffix != ".json" or ":/" in str(args.out) or args.out.is_dir():
         raise UserError(f"--out {args.out}: must be the name of a .json file on a local disk")
+    listed = args.out.with_suffix(".neighbours.csv")
+    if listed.exists() and not listed.read_bytes()[:11] == b"query,rank,":
+        raise UserError(f"{listed}: would be replaced, and score.py did not write it; rename it")
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -109,6 +109,7 @@ def _add_index_options(parser: argparse.ArgumentParser) -> None:
         help="vectors of an image: the whole, 4 parts of 3/4 of a side, 9 of half a side (default: 1)",
     )
     add("--fewer", action="store_true", help="allow that most indexed images are gone")
+    arguments.add_check_content(parser, "--rehash")
 
 
 def _add_merge_options(parser: argparse.ArgumentParser) -> None:

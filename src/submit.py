@@ -115,6 +115,8 @@ def enter_log(folder: Path, log: Path, leaderboard: list[float] | None) -> None:
     from guie.export.kaggle import enter, log_row
     from guie.report.figures import local_against_leaderboard
 
+    if log.with_suffix(".png").exists() and not log.exists():
+        raise UserError(f"{log.with_suffix('.png')}: would be replaced; give another --log")
     rows = enter(log, log_row(folder, leaderboard))
     print(f"{log}: {len(rows)} submissions")
     points = [

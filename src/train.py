@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from guie.base import errors
+from guie.base import arguments, errors
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 
@@ -38,6 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max-hours", type=_hours, metavar="H", help="save and exit after H hours, then --resume"
     )
+    arguments.add_check_content(parser)
     return parser.parse_args(argv)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -140,6 +141,11 @@ def _row_fault(row: Any, root: Path) -> str | None:
             return None
     except UserError as error:
         return str(error)
-    if not os.path.isfile(root / image_path):  # unlike is_file, False for any invalid name
-        return f"no image {row.image_path!r} under {root}"
-    return None
+    try:
+        is_file = stat.S_ISREG(os.stat(root / image_path).st_mode)
+    except FileNotFoundError:
+        link = os.path.islink(root / image_path)
+        return f"{'a link to nowhere' if link else 'no image'}: {row.image_path!r} under {root}"
+    except (OSError, ValueError) as error:  # no permission, a name that is too long, a NUL
+        return f"image_path {row.image_path!r} under {root}: {getattr(error, 'strerror', error)}"
+    return None if is_file else f"not a file: {row.image_path!r} under {root}"

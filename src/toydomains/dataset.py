@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
@@ -112,10 +111,14 @@ def draw(
     with suppress(OSError, ValueError):  # no stamp, or half of one
         if json.loads(stamp.read_text(encoding="utf-8")) == recipe and manifest.exists():
             return manifest
-    if stamp.exists():
-        # Only a set drawn by this program has this stamp, so its pictures may be deleted.
-        stamp.unlink()
-        shutil.rmtree(folder / "images", ignore_errors=True)
+    if not stamp.exists() and (manifest.exists() or (folder / "images").exists()):
+        raise DrawingError(f"{folder}: holds a manifest.csv or images that are not ours")
+    with replacing(
+        stamp
+    ) as temporary:  # first: it marks the folder as ours, but the set as unfinished
+        temporary.write_text("{}\n", encoding="utf-8")
+    for old in (folder / "images").glob("*/*/[0-9][0-9].*g"):  # a user's pictures stay
+        old.unlink()
     rows = _draw_all(folder, plan(images, seed, part), workers or os.cpu_count() or 1)
     with replacing(manifest) as temporary:
         pd.DataFrame(rows).to_csv(temporary, index=False)

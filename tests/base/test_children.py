@@ -43,7 +43,7 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
     child.join(0.3)
     assert child.is_alive()
     child.terminate()
-    child.join(5)
+    child.join(60)
     assert child.exitcode == 128 + signal.SIGTERM
 
 

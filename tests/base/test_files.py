@@ -6,8 +6,10 @@ import errno
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +30,11 @@ from guie.base.files import (
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
 WRITER = """
-import resource, signal, sys
+import io, resource, signal, sys, tarfile
 from pathlib import Path
 import matplotlib
 matplotlib.use("Agg")
-import numpy as np, pandas as pd, torch
+import faiss, numpy as np, pandas as pd, pyarrow as pa, pyarrow.parquet as pq, torch
 from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
@@ -49,6 +51,26 @@ def figure(path):
     chart.add_subplot().imshow(pixels)
     chart.savefig(path)
 
+flat = faiss.IndexFlatL2(300)
+flat.add(pixels.astype(np.float32))
+rows = pa.Table.from_pandas(table)
+
+def batches(path):
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        for batch in rows.to_batches(20):
+            writer.write_batch(batch)
+
+def columns(path):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+
+def members(path):
+    with tarfile.open(path, "w") as tar:
+        for number in range(20):
+            header = tarfile.TarInfo(str(number))
+            header.size = 4000
+            tar.addfile(header, io.BytesIO(pixels.tobytes()[:4000]))
+
 WRITERS = {
     "torch.pt": lambda path: torch.save(tensors, path),
     "weights.safetensors": lambda path: save_file(tensors, path),
@@ -59,6 +81,10 @@ WRITERS = {
     "chart.png": figure,
     "picture.png": Image.fromarray(pixels).save,
     "text.txt": lambda path: path.write_text("x" * 100_000),
+    "index.faiss": lambda path: faiss.write_index(flat, str(path)),
+    "batches.parquet": batches,
+    "columns.arrow": columns,
+    "members.tar": members,
 }
 if limits:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # without the signal, write() says EFBIG
@@ -129,9 +155,23 @@ def test_every_writer_at_every_point_ends_in_one_line(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(WRITERS)
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
+def test_every_writers_file_has_the_mode_of_any_new_file(mask: int, tmp_path: Path) -> None:
+    """Though safetensors writes files of mode 0600, and so does tempfile."""
+    before = os.umask(mask)
+    try:
+        assert {row[2] for row in told_by_writers(tmp_path)} == {"written"}
+        with replacing(tmp_path / "by_tempfile") as temporary:
+            os.replace(tempfile.mkstemp(dir=tmp_path)[1], temporary)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys([*WRITERS, "by_tempfile"], 0o666 & ~mask)
+
+
 @pytest.mark.slow
-def test_every_writer_on_a_full_disk(small_disk: Path) -> None:
-    leave_bytes = 8192
+@pytest.mark.parametrize("leave_bytes", [0, 8192])
+def test_every_writer_on_a_full_disk(leave_bytes: int, small_disk: Path) -> None:
     for name in WRITERS:
         (small_disk / name).write_text("old")
     fill(small_disk, leave_bytes)

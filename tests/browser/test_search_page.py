@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image
@@ -17,6 +18,9 @@ from guie.search import open_index
 from guie.search.server import make_app
 from some_pictures import folder_of, indexed, picture
 from tiny_runs import tiny_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (place / "words.txt").write_text("no picture")
     with served(place / "index") as url:
         yield f"{url} {place}"
+
+
+def drawn(pictures: Locator) -> None:
+    """Wait until pictures have loaded: before that they have no size, and what is around them moves."""
+    pictures.first.wait_for()
+    pictures.evaluate_all(
+        "all => Promise.all(all.map((one) => { one.loading = 'eager'; return one.decode(); }))"
+    )
 
 
 @contextmanager
@@ -54,6 +66,7 @@ def test_a_search_from_a_file_to_a_neighbours_neighbours(
     expect(page.locator("#about")).to_contain_text("31 images")
     page.set_input_files("#file", Path(place) / "asked.png")
     page.wait_for_selector(".hit img")
+    drawn(page.locator(".hit img, #shown"))
     assert page.locator(".hit").count() == 12 and overflow(page) <= 0
     whole = page.locator(".hit .path").all_inner_texts()
 
@@ -76,8 +89,7 @@ def test_a_search_from_a_file_to_a_neighbours_neighbours(
         page.locator(".hit").nth(1).click()
     page.wait_for_selector(".hit img")
     page.fill("#domain", "nowhere")
-    page.wait_for_selector("#said.fault")
-    assert "no domain contains 'nowhere'" in page.inner_text("#said")
+    expect(page.locator("#said.fault")).to_contain_text("no domain contains 'nowhere'")
 
 
 def test_the_part_of_a_picture_that_was_found_is_framed(browse, tmp_path: Path) -> None:
@@ -92,7 +104,8 @@ def test_the_part_of_a_picture_that_was_found_is_framed(browse, tmp_path: Path) 
         page.goto(url)
         page.set_input_files("#file", tmp_path / "asked.png")
         first = page.locator(".hit").first
-        first.locator(".part").wait_for()
+        first.locator(".part").wait_for(state="attached")
+        drawn(page.locator(".hit img, #shown"))
         assert "wide.png" in first.locator(".path").inner_text()
         image, part = (first.locator(name).bounding_box() for name in ("img", ".part"))
         for start, size in (("x", "width"), ("y", "height")):
@@ -109,7 +122,7 @@ def test_what_is_no_picture_is_told_and_a_name_is_no_tag(browse, address: str) -
     page = browse()
     page.goto(url)
     page.set_input_files("#file", Path(place) / "words.txt")
-    assert "words.txt is not an image" in page.inner_text("#said")
+    expect(page.locator("#said")).to_contain_text("words.txt is not an image")
     page.set_input_files("#file", Path(place) / "asked.png")
     page.wait_for_selector(".hit img")
     page.select_option("#k", "48")

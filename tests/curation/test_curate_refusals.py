@@ -106,7 +106,7 @@ def test_refusals_of_manifests(place):
 
 
 def test_a_mix_replaces_no_manifest_that_is_not_a_mix(place):
-    for theirs in ("mix.csv", "mix.sidecar.yaml"):
+    for theirs in (f"mix.{end}" for end in ("csv", "sidecar.yaml", "html", "findings.csv")):
         Path("input", theirs).write_text("domains: {}\n")
         with pytest.raises(UserError, match=f"out: input/{theirs} exists, and no .* elsewhere"):
             run({"sources": [folder()]})

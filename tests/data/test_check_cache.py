@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+import curate
+import embed
+import search
+import train
 from guie.data.image_checks import cache as cache_module
 from guie.data.image_checks import stored
 from guie.data.image_checks.cache import CheckCache
@@ -154,3 +159,33 @@ def test_kept_thumbnails_are_those_of_the_pictures(root: Path, looked: list[str]
     assert (thumbnails(NAMES, "content", root, 1, kept) == expected).all()
     draw(root / "2.png", 8)
     assert "2.png" not in CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
+
+
+def test_a_file_replaced_within_size_and_time_is_looked_at_with_check_content(
+    root: Path, looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for color, check in (("red", ""), ("navy", ""), ("navy", "1"), ("navy", "1"), ("red", "1")):
+        monkeypatch.setenv("GUIE_CHECK_CONTENT", check)
+        Image.new("RGB", (30, 30), color).save(root / "0.bmp")
+        os.utime(root / "0.bmp", ns=(0, 0))
+        found.append(rows(root, ["0.bmp"])["pixels"].item())
+    assert found[0] == found[1] == found[4] != found[2] == found[3]
+    assert looked == ["0.bmp"] * 3
+
+
+def test_every_command_that_knows_files_by_their_time_offers_to_check_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands = {
+        curate: ["--list"],
+        train: ["--config", "c"],
+        embed: ["--model", "m", "--manifest", "m", "--out", "E.npz"],
+        search: ["index", "--model", "m", "--images", "p", "--out", "i"],
+    }
+    for command, words in commands.items():
+        monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
+        command.parse_args(words)
+        assert not os.environ["GUIE_CHECK_CONTENT"]
+        command.parse_args([*words, "--check-content"])
+        assert os.environ["GUIE_CHECK_CONTENT"] == "1"

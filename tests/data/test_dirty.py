@@ -252,7 +252,7 @@ def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
     }
     reasons = verdict_reasons(root, ["a/dangling.jpg", "a/out.jpg", "a/pipe.jpg", "a/loop"])
     assert reasons == [
-        "no such image",
+        "a link that points nowhere",
         "a link that leaves the source's folder",
         "not a regular file",
         "not a regular file",

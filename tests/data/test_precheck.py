@@ -308,10 +308,10 @@ def test_states_are_asked_for_at_the_same_time_and_stay_in_order(
     monkeypatch.setattr(precheck, "STAT_FILES", 10)
     found = precheck._size_and_time
 
-    def waiting(file):
+    def waiting(file, *by_content):
         if file in files[::10]:  # the first of its part
             together.wait(timeout=30)
-        return found(file)
+        return found(file, *by_content)
 
     monkeypatch.setattr(precheck, "_size_and_time", waiting)
     states = precheck.file_states(files, "")

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 import embed
 from guie.base.errors import UserError
+from guie.base.files import held
 from guie.data.image_checks import decoding
 from guie.evaluation import feature_cache as computing
 from guie.models import open_model
@@ -390,3 +391,37 @@ def test_a_pipe_is_no_submission(job, tmp_path) -> None:
     os.mkfifo(tmp_path / "s.zip")
     with pytest.raises(UserError, match="s.zip: not a regular file"):
         embed.main([*job, "--model", str(tmp_path / "s.zip")])
+
+
+def test_of_two_that_write_one_file_the_later_is_refused(job, tmp_path) -> None:
+    """The first deletes the parts when it ends, and those of the other with them."""
+    with held(tmp_path / "E.npz.parts/lock", "taken", "wait"):
+        with pytest.raises(UserError, match="E.npz: another process writes it .process"):
+            embedded(job)
+    embedded(job)
+    assert not (tmp_path / "E.npz.parts").exists()
+
+
+def test_a_list_of_a_users_is_not_replaced_by_that_of_dropped_images(job, tmp_path) -> None:
+    listed = tmp_path / "E.npz.dropped.csv"
+    listed.write_text("mine\n")
+    image = next((tmp_path).rglob("*.png"), None) or next(tmp_path.rglob("*.jpg"))
+    image.write_bytes(b"broken")
+    with pytest.raises(UserError, match="dropped.csv: would be replaced"):
+        embed.main([*job, "--out", str(tmp_path / "E.npz"), "--drop-bad"])
+    assert listed.read_text() == "mine\n"
+
+
+def test_a_replaced_image_is_embedded_again_with_check_content(
+    job, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From partial results of a killed run, which know files by size and time."""
+    monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
+    name = pd.read_csv(tmp_path / "mix.csv")["image_path"][0]
+    for color, more in (("red", ["--shard", "0/1"]), ("navy", [])):
+        Image.new("RGB", (40, 40), color).save(tmp_path / name, "BMP")
+        os.utime(tmp_path / name, ns=(0, 0))
+        if more:
+            embed.main([*job, *more])
+    right = embedded([*job[:-1], str(tmp_path / "right.npz")])
+    np.testing.assert_allclose(embedded(job, "--check-content")[name], right[name], atol=1e-6)

@@ -87,7 +87,7 @@ def test_a_block_is_computed_while_the_last_is_written(tmp_path, monkeypatch) ->
     computed, add, waited = Event(), FeatureCache.add, []
 
     def slow(cache, states, rows) -> None:
-        waited.append(computed.wait(20))
+        waited.append(computed.wait(60))
         add(cache, states, rows)
 
     def blocks():
@@ -106,7 +106,7 @@ def test_a_stopped_run_has_written_its_last_whole_block(tmp_path, monkeypatch) -
     stopping, add = Event(), FeatureCache.add
 
     def slow(cache, states, rows) -> None:
-        assert stopping.wait(20)
+        assert stopping.wait(60)
         add(cache, states, rows)
 
     def blocks():

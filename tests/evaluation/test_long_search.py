@@ -11,6 +11,7 @@ from scored_tables import gaussian_embeddings, mixed_table
 
 import two_processes
 import validate
+from guie.base.errors import UserError
 from guie.evaluation import knn as neighbours
 from guie.evaluation import long_search
 from guie.evaluation import search as searching
@@ -122,3 +123,16 @@ def test_blocks_of_another_ranking_are_not_taken(
     assert list(tmp_path.glob("cut.json.parts/*.parquet"))
     validate.main([*words, *corrected, "--out", str(cut)])
     assert json.loads(cut.read_text()) == json.loads(whole.read_text())
+
+
+def test_a_folder_of_a_user_in_the_place_of_the_blocks_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k/notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="k: not made by validate.py"):
+        BlockCache.open(tmp_path / "k", "a")
+    (tmp_path / "k/notes.txt").rename(tmp_path / "notes.txt")
+    BlockCache.open(tmp_path / "k", "a")
+    (tmp_path / "notes.txt").rename(tmp_path / "k/notes.txt")
+    BlockCache.open(tmp_path / "k", "b")
+    BlockCache(tmp_path / "k").remove()
+    assert [file.name for file in (tmp_path / "k").iterdir()] == ["notes.txt"]

@@ -144,7 +144,7 @@ def test_grades_are_read_before_patches_are_embedded(monkeypatch, tmp_path):
     monkeypatch.setattr(scoring, "rerank_of", None)
     graded = SimpleNamespace(parts=[SimpleNamespace(graded=True)])
     args = SimpleNamespace(embeddings="E.npz", against=[])
-    with pytest.raises(UserError, match=r"relevance\.csv: cannot be read"):
+    with pytest.raises(UserError, match=r"relevance\.csv: no such table"):
         scoring.search(args, [graded], SimpleNamespace(path=tmp_path / "mix.csv"), None)
 
 

@@ -271,12 +271,14 @@ def test_no_run_is_told_in_one_line(tmp_path: Path) -> None:
         main(tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_a_card_that_no_export_wrote_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("card.md", []), ("submission.zip", []), ("model.pt2", ["--format", "pt2"])],
+)
+def test_a_file_that_no_export_wrote_is_kept(name: str, words: list[str], tmp_path: Path) -> None:
     run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
     out.mkdir()
-    (out / "card.md").write_text("mine")
-    with pytest.raises(
-        UserError, match="card.md: export.py did not write it; choose another folder"
-    ):
-        export.main(["--run", str(run), "--out", str(out)])
+    (out / name).write_text("mine")
+    with pytest.raises(UserError, match=f"{name}: export.py did not write it; choose another"):
+        export.main(["--run", str(run), "--out", str(out), *words])
     assert [path.read_text() for path in out.iterdir()] == ["mine"]

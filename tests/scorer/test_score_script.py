@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_neighbours_explain_the_score(submission, manifest, tmp_path):
 
 def test_a_violation_is_one_line_and_leaves_the_checks(manifest, tmp_path, capsys):
     out, earlier = tmp_path / "score.json", tmp_path / "score.neighbours.csv"
-    earlier.write_text("of an earlier submission, by its hash")
+    earlier.write_text("query,rank,image_path of an earlier submission, by its hash")
     unlucky = tmp_path / pd.read_csv(manifest)["image_path"][3]
     Image.new("RGB", (70, 77)).save(unlucky)
     broken = write_submission(tmp_path / "broken.zip", FailsAtOneHeight(77))
@@ -139,7 +140,11 @@ def test_a_violation_is_one_line_and_leaves_the_checks(manifest, tmp_path, capsy
     }
     assert result["verdict"] == "not_finite"
     assert [check["passed"] for check in result["checks"]] == [True] * 13 + [False]
-    assert earlier.read_text().startswith("of an earlier")
+    assert earlier.read_text().endswith("by its hash")
+    earlier.write_text("mine")
+    with pytest.raises(UserError, match="score.neighbours.csv: would be replaced"):
+        score.main(arguments(broken, manifest, out))
+    assert earlier.read_text() == "mine"
 
 
 def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
@@ -171,7 +176,7 @@ def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
         file.write(b"half a record")
     gone = subprocess.Popen(["true"])
     gone.wait()
-    left = tmp_path / f".score-{gone.pid}-x"
+    left = tmp_path / f".score-{socket.gethostname()}-{gone.pid}-x"
     left.mkdir()
     changed = tmp_path / done[0][0].image_path
     os.utime(changed, ns=(0, 0))  # another image, for all that is known
@@ -237,7 +242,7 @@ def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path):
     done = run(*arguments(submission, tmp_path / "none.csv", tmp_path / "score.json"))
     assert done.returncode == 2
-    assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such regular file\n"
+    assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: No such file or directory\n"
     with pytest.raises(UserError, match="--out .*: must be the name of a .json file"):
         score.main(arguments(submission, manifest, submission))
     for flag, value in (("--memory-gb", "0"), ("--memory-gb", "inf"), ("--image-seconds", "nan")):

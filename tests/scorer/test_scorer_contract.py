@@ -190,7 +190,7 @@ def test_a_model_that_hangs_is_stopped(tmp_path):
     began = time.monotonic()
     allowance = Allowance(threads=1, image_seconds=0.5)
     expect_violation(path, "original_size", "no answer within 0 s", "hang", allowance)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120  # it would sleep for ever
 
 
 def test_a_scoring_that_takes_too_long_is_stopped(tmp_path):

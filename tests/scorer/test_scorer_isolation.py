@@ -198,7 +198,7 @@ def test_a_process_ends_with_the_one_that_started_it(opened):
     process.server.process.kill()
     process.server.process.wait()
     stat = Path(f"/proc/{process.pid}/stat")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while stat.exists() and " Z " not in stat.read_text() and time.monotonic() < until:
         time.sleep(0.05)
     assert time.monotonic() < until
@@ -301,7 +301,7 @@ def test_who_does_not_read_is_not_waited_for():
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         wire.send(ours, {}, bytes(2**24), 0.2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     theirs.close()
     with pytest.raises(wire.Broken):
         wire.receive(ours, 1)

@@ -96,8 +96,8 @@ def test_missing_file_and_repeated_row(manifest):
         file.write("n" * 300 + ".png,toys/red,toys,test,index\n")
         file.write("images/toys/red_0.jpg,toys/red,toys,test,index\n")
     message = refusal(manifest)
-    assert "line 18: no image 'gone.png' under" in message
-    assert "line 19: no image 'nnn" in message
+    assert "line 18: no image: 'gone.png' under" in message
+    assert "line 19: image_path 'nnn" in message and "File name too long" in message
     assert "line 20: image 'images/toys/red_0.jpg' has this role in an earlier row" in message
 
 

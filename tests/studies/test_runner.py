@@ -58,7 +58,7 @@ def test_so_many_at_once_and_all_told(jobs: list[Job]) -> None:
     meet = threading.Barrier(3)
 
     def together(job: Job) -> Record:
-        meet.wait(10)
+        meet.wait(60)
         if job.row == "softmax":
             raise Failed("train.py", "no luck")
         return {"row": job.row}
@@ -85,7 +85,7 @@ def test_a_signal_ends_what_is_under_way_and_begins_no_more(jobs: list[Job]) -> 
             return {}
         interrupts.received = signal.SIGTERM
         if job is jobs[1]:
-            assert work.halted.wait(10)
+            assert work.halted.wait(60)
             raise Halted
         return {"late": True}  # came to its end of itself
 
@@ -99,7 +99,7 @@ def test_a_fault_of_ours_ends_all(jobs: list[Job]) -> None:
     def broken(job: Job) -> Record:
         if job is jobs[0]:
             raise ZeroDivisionError
-        assert work.halted.wait(10)
+        assert work.halted.wait(60)
         raise Halted
 
     work = Work(broken)
@@ -177,9 +177,9 @@ def test_halted_scripts_end_and_none_begins(at_once: bool, tmp_path: Path) -> No
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert until(message.exists, 20)
+    assert until(message.exists)
     children.halt(at_once)
-    thread.join(10)
+    thread.join(60)
     assert isinstance(outcome[0], Halted)
     with pytest.raises(Halted):
         children.run(path, [], tmp_path / "log", {})
@@ -195,10 +195,10 @@ def test_no_script_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
             Children().run(path, [], tmp_path / "log", {})
         finally:
             os._exit(0)
-    assert until(lambda: message.exists() and message.read_text(), 20)
+    assert until(lambda: message.exists() and message.read_text())
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert until(lambda: is_gone(int(message.read_text())), 10)
+    assert until(lambda: is_gone(int(message.read_text())))
 
 
 def test_a_class_may_be_called_na_and_a_domain_a_number(tmp_path: Path) -> None:

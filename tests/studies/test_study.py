@@ -174,7 +174,7 @@ def test_a_study_that_is_killed_ends_with_the_same_table(
     assert until(lambda: (processes / "s.json").exists() and len(trained(processes)) > 2, 60)
     assert process.pid is not None
     os.kill(process.pid, number)
-    process.join(20)
+    process.join(120)
     assert process.exitcode == (-9 if number == signal.SIGKILL else 143)
     done = kinds(processes)
     assert 0 < done[0] < 4 and done[1] == 0

@@ -119,10 +119,21 @@ def test_a_finished_set_is_left_alone_and_any_other_drawn_again(few, tmp_path):
     picture.write_bytes(b"touched")
     assert draw(tmp_path, images=80, workers=1) == manifest
     assert picture.read_bytes() == b"touched"
-    stale = tmp_path / "images" / "stale.jpg"
+    stale, theirs = picture.with_name("99.jpg"), picture.with_name("holiday.jpg")
     stale.touch()
+    theirs.touch()
     draw(tmp_path, images=81, workers=1)
-    assert picture.read_bytes() != b"touched" and not stale.exists()
+    assert picture.read_bytes() != b"touched" and not stale.exists() and theirs.exists()
+
+
+def test_a_folder_with_a_manifest_or_images_of_a_user_is_refused(tmp_path):
+    for name in ("manifest.csv", "images/mine.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(DrawingError, match="that are not ours"):
+            draw(tmp_path, images=80, workers=1)
+        assert (tmp_path / name).read_text() == "mine" and not (tmp_path / "toy.json").exists()
+        (tmp_path / name).unlink()
 
 
 def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, monkeypatch):
@@ -138,7 +149,7 @@ def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(dataset, "draw_class", break_off)
         draw(tmp_path, images=80, seed=1, workers=1)
-    assert not (tmp_path / "toy.json").exists()
+    assert (tmp_path / "toy.json").read_text() == "{}\n"
     table = pd.read_csv(draw(tmp_path, images=80, seed=1, workers=1))
     assert all((tmp_path / path).exists() for path in table["image_path"])
 

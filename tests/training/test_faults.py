@@ -93,7 +93,7 @@ class Started:
 
     def end(self) -> tuple[int, str]:
         """Exit code, and the last line said, once it and its workers are gone."""
-        self.process.join(30)
+        self.process.join(120)
         assert until(lambda: all(map(is_gone, self.family)))
         return self.process.exitcode, self.said.read_text().splitlines()[-1]
 
@@ -138,7 +138,7 @@ def two(script: Path, words: list[str]) -> subprocess.Popen:
 def describe(process: subprocess.Popen) -> list[str]:
     """The lines of faults that two processes have said before they went, soon."""
     try:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode != 0

@@ -6,6 +6,7 @@ The functions named like a value (`count`, `port`, ...) are types of argparse.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from guie.base.errors import UserError
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
+CHECK_CONTENT = "GUIE_CHECK_CONTENT"  # set: files are recognised by content, not by size and time
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 
 
@@ -33,6 +35,17 @@ def corners_of(text: str) -> Corners:
         raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
     left, top, right, bottom = numbers
     return left, top, right, bottom
+
+
+class _CheckContent(argparse.Action):
+    def __call__(self, *_: object) -> None:
+        os.environ[CHECK_CONTENT] = "1"
+
+
+def add_check_content(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add `--check-content`, which sets CHECK_CONTENT for this process and its children."""
+    words = "read all images to find changed ones, instead of trusting size and modification time"
+    parser.add_argument("--check-content", *names, action=_CheckContent, nargs=0, help=words)
 
 
 def count(text: str) -> int:

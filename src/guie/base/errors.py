@@ -49,23 +49,24 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
     """Return the line that says why a path cannot be read; None if it can.
 
     Args:
-        what: what is looked for, for the message. `folder` accepts only a folder, a name that ends in
-            `or folder` both, any other name only a regular file.
+        what: what is looked for, for the message. A name that ends in `or folder` accepts both, one that
+            ends in `folder` only a folder, any other only a regular file.
     """
     path, mode = Path(path), 0
+    folder, either = what.endswith("folder"), what.endswith("or folder")
     for place in (*reversed(path.parents), path):
         try:
             mode = os.stat(place).st_mode
         except FileNotFoundError:
-            link = f"{place} is a link that points nowhere"
+            link = f"{'' if place == path else f'{place} is '}a link that points nowhere"
             return f"{path}: {link if place.is_symlink() else f'no such {what}'}"
         except ValueError:  # a NUL, which YAML can write
             return f"{str(path)!r}: not a valid file name"
         except OSError as error:
             return f"{path}: {os.strerror(error.errno or 0)}"
-        if not stat.S_ISDIR(mode) and (place != path or what == "folder"):
+        if not stat.S_ISDIR(mode) and (place != path or (folder and not either)):
             return f"{path}: {place} is a file, not a folder"
-    if stat.S_ISDIR(mode) and not what.endswith("folder"):
+    if stat.S_ISDIR(mode) and not folder:
         return f"{path}: is a folder, not a file"
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         return f"{path}: not a regular file"

@@ -259,17 +259,13 @@ def _cause(error: BaseException | None, temporary: Path) -> int | None:
 
 
 def _code(error: BaseException, temporary: Path) -> int | None:
-    if isinstance(error, OSError) and error.errno is None and "written" in str(error):
-        return _probe(temporary)  # numpy reports how much was written, not why
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         ours = error.filename == str(temporary) and error.errno != errno.ENOENT
         return error.errno if ours or error.errno in DISK_FULL else None
     rust = re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error))  # safetensors, new and old
     if rust:
         return int(rust[1])
-    # torch's C++ writer reports that a write failed, not why
-    torchs = isinstance(error, RuntimeError) and "inline_container" in str(error)
-    return _probe(temporary) if torchs else None
+    return _probe(temporary)  # numpy, torch, faiss and Arrow report that a write failed, not why
 
 
 def _probe(temporary: Path) -> int | None:

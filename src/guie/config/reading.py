@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from guie.base.errors import UserError
-from guie.base.files import refuse_special
+from guie.base.errors import UserError, why_unreadable
 from guie.config.old_keys import current
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
@@ -239,15 +238,14 @@ _Loader.add_implicit_resolver(
 def read_yaml(path: str | Path) -> Any:
     """Parse a YAML file safely. Raises UserError naming the file and the line."""
     path = Path(path)
-    refuse_special(path)
+    if why := why_unreadable(path, "config file"):
+        raise UserError(why)
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
             raise UserError(f"{path}: is larger than {MAX_BYTES:,} bytes, the limit for a config")
         return parsed(text.decode("utf-8"), str(path))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such config file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
 

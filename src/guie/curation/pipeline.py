@@ -41,6 +41,7 @@ from guie.curation.classes import (
     move_to_test,
 )
 from guie.curation.duplicates.evidence import Embed
+from guie.curation.duplicates.findings import COLUMNS as FINDINGS
 from guie.curation.pseudo_labels import (
     contradicted,
     fit_scale,
@@ -310,12 +311,20 @@ def refuse_overwriting(config: MixConfig) -> None:
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
     out = Path(config.out)
-    standing = [path for path in (out, *sidecars(out)) if path.exists()]
+    results = [out, *sidecars(out), config.summary_path]
+    if not _has_findings(config):  # else curate.py wrote them, and stopped
+        results += [config.beside(end) for end in (".findings.csv", ".merges.csv", ".html")]
+    standing = [path for path in results if os.path.lexists(path)]
     if standing and not _is_mix(config):
         raise UserError(
             f"out: {standing[0]} exists, and no {config.summary_path.name} next to it shows that"
             " curate.py wrote it; write the mix elsewhere, or move that file away"
         )
+
+
+def _has_findings(config: MixConfig) -> bool:
+    path = config.beside(".findings.csv")
+    return path.is_file() and path.read_bytes().startswith(",".join(FINDINGS[:3]).encode())
 
 
 def _is_mix(config: MixConfig) -> bool:

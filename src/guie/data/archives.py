@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 
 from tqdm import tqdm
 
-from guie.base.errors import DISK_FULL, UserError
+from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
 
 Kind = Literal["file", "folder", "symlink", "hardlink", "special"]
@@ -266,8 +266,8 @@ def unpack(archive: str | Path, folder: str | Path, limits: Limits | None = None
     if folder.exists():
         _check_record(archive, folder)
         return folder
-    if not archive.is_file():
-        raise UserError(f"{archive}: no such archive, and no folder {folder} unpacked from it")
+    if why := why_unreadable(archive, "archive"):
+        raise UserError(f"{why}, and no folder {folder} unpacked from it")
     members = _inspected(archive, limits or Limits())
     _check_space(archive, folder, members)
     with _alone(archive):
@@ -316,12 +316,16 @@ def _check_space(archive: Path, folder: Path, members: list[Member]) -> None:
 
 def _publish(archive: Path, folder: Path, members: list[Member]) -> None:
     temporary = folder.with_name(f".{folder.name}.unpacking")
+    content = temporary / "content"
+    if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
+        raise UserError(f"{temporary}: this program did not make it, and needs its name; rename it")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed unpacking has left
     try:
-        _fill(temporary, archive, members)
-        write_json(temporary / RECORD, _identity(archive))
+        write_json(temporary / RECORD, _identity(archive))  # first: it marks the folder as ours
+        _fill(content, archive, members)
+        write_json(content / RECORD, _identity(archive))
         os.sync()  # a power cut must not leave a whole folder of empty files
-        temporary.rename(folder)
+        content.rename(folder)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

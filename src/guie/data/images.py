@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import refuse_special
 from guie.data.names import HEAD_BYTES, why_unread
 from guie.data.shards.opening import open_in_shard
@@ -185,7 +185,7 @@ def _decode(
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such image") from error
+        raise UserError(why_unreadable(str(path), "image") or f"{path}: no such image") from error
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
         said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)

@@ -18,7 +18,7 @@ import pandas as pd
 from accelerate import Accelerator
 
 from guie.base.devices import from_main
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing, write_json
 from guie.data.image_checks.decoding import KEY, TYPES, file_states
 
@@ -127,6 +127,8 @@ class FeatureCache:
         """Return a table of every cached file's KEY, its shard, and its row in the shard."""
         tables = [pd.DataFrame(columns=list(INDEX_TYPES)).astype(INDEX_TYPES)]
         for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
+            if not OWN_FILE.fullmatch(path.name):
+                continue
             try:
                 states = pd.read_parquet(path, columns=KEY)
             except (OSError, ValueError):
@@ -230,8 +232,9 @@ def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
     states = file_states(files, decoder)
     absent = states.loc[states["size_bytes"] < 0, "file"]
     if len(absent):
+        why = why_unreadable(absent.iloc[0], "image") or f"{absent.iloc[0]}: cannot be read"
         raise UserError(
-            f"{absent.iloc[0]}: no such image, or no permission to read it ({len(absent):,} of"
-            f" {len(files):,}); the root must be the folder that image_path is relative to"
+            f"{why} ({len(absent):,} of {len(files):,} images); the root must be the folder that image_path"
+            " is relative to"
         )
     return states

@@ -6,7 +6,6 @@ Shapes: Q queries, K neighbours.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_text
+from guie.base.files import remove_own, replacing, write_text
 from guie.evaluation import metrics
 from guie.evaluation.knn import ExactIndex, block_size
 
@@ -72,6 +71,7 @@ class LabelSets:
 
 
 KEY = "key.txt"
+OWN_FILES = (KEY, "*.parquet", ".*.tmp.*")
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,11 @@ class BlockCache:
         """Prepare the folder in one process, and delete blocks of another key."""
         file = folder / KEY
         if not file.is_file() or file.read_text(encoding="utf-8") != key:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            if folder.exists() and any(folder.iterdir()) and not file.is_file():
+                raise UserError(
+                    f"{folder}: not made by validate.py, which needs its name; rename it"
+                )
+            remove_own(folder, OWN_FILES)
             write_text(file, key)
 
     def within(self, prefix: str) -> BlockCache:
@@ -117,7 +120,7 @@ class BlockCache:
 
     def remove(self) -> None:
         """Delete the folder, once the result is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_own(self.folder, OWN_FILES)
 
     def _file(self, name: str, number: int) -> Path:
         search = hashlib.sha256(f"{self.prefix}{name}".encode()).hexdigest()[:12]

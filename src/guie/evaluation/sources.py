@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,7 +93,7 @@ def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.Da
     """Return the rows of a split, with subsets if subsets.csv is next to the manifest, and text queries."""
     table = manifest.split(split)
     subsets = companion_path(manifest.path, "subsets")
-    if subsets.is_file():
+    if os.path.lexists(subsets):
         table = with_subsets(table, read_companion(subsets, "subsets"))
     return with_texts(table, read_companion(texts, "texts")) if texts else table
 

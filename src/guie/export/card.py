@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from guie.base.errors import UserError
 from guie.base.files import quoted, read_json, refuse_special
 from guie.config.ensemble import CompositionConfig, leaves
 from guie.models.loading import LoadedModel
 from guie.training.run_folder import METRICS_FILE, read_metrics
+
+
+def refuse_unmarked(files: Sequence[Path], mark: Path) -> None:
+    """Raise UserError if one of these files exists without the file that an export writes beside it."""
+    standing = [path for path in files if os.path.lexists(path)]
+    if standing and not mark.is_file():
+        raise UserError(
+            f"{standing[0]}: export.py did not write it; choose another folder, or move the file"
+        )
 
 
 def table(*rows: tuple[Any, ...], header: tuple[str, ...] = ("", "")) -> str:

@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 
 from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
-from guie.export.card import file_card, file_facts, without_folders
+from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models.loading import ExportModule, LoadedModel
 from guie.models.preprocess import Preprocess, _half
@@ -299,6 +299,8 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
             tolerance. An old file is kept then.
     """
     target = FORMATS[kind]
+    names = [target.name, *(f"{target.name}.{end}" for end in ("data", "md"))]
+    refuse_unmarked([folder / name for name in names], folder / f"{target.name}.json")
     program = exported_program(model.scored, model.source)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
         written = Path(scratch, target.name)

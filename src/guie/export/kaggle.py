@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import quoted, read_json, write_json, write_text
 from guie.data.manifest.reading import read_csv_rows
 from guie.export.card import file_facts
@@ -76,16 +76,23 @@ def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
         "competition_sources": [COMPETITION],
         "kernel_sources": [],
     }
+    standing = [folder / name for name in (DATASET, KERNEL, NOTEBOOK) if (folder / name).exists()]
+    if standing and f'"code_file": "{NOTEBOOK}"' not in _text_of(folder / KERNEL):
+        raise UserError(f"{standing[0]}: submit.py did not write it; move it, or remove it")
     write_json(folder / DATASET, dataset)
     write_json(folder / KERNEL, kernel)
     write_text(folder / NOTEBOOK, json.dumps(_notebook(), indent=1) + "\n")
 
 
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def check_archive(folder: Path) -> None:
     """Raise UserError if submission.zip is missing, or is not the file that export.py wrote."""
     path = folder / ZIP
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; export.py makes it")
+    if why := why_unreadable(path):
+        raise UserError(f"{why}; export.py makes it")
     exported = read_json(folder / "export.json", "export.py and submit.py make it")
     if exported.get("file") != file_facts(path):
         raise UserError(f"{path}: is not the file in export.json; export it again")

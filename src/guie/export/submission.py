@@ -12,7 +12,7 @@ import torch
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
-from guie.export.card import file_facts, model_card, without_folders
+from guie.export.card import file_facts, model_card, refuse_unmarked, without_folders
 from guie.export.operators import check_operators
 from guie.export.parity import (
     differences,
@@ -52,11 +52,8 @@ def write_submission(
         )
     folder.mkdir(parents=True, exist_ok=True)
     card, message = folder / "card.md", folder / "export.json"
-    if card.exists() and not message.exists():
-        raise UserError(
-            f"{card}: export.py did not write it; choose another folder, or move the file"
-        )
     zipped = folder / "submission.zip"
+    refuse_unmarked([card, zipped], message)
     # In the output folder, which needs the space anyway; the system's temporary folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
         saved = Path(scratch, MODEL_NAME)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
@@ -264,15 +264,12 @@ def refuse_no_model(source: str, weights: str | None = BEST) -> None:
     if source.partition(":")[0] in BACKBONES:
         return
     folder = Path(source)
-    if not folder.is_dir():
-        raise UserError(
-            f"{source}: no such run folder; write a library's model as open_clip:NAME:TAG or"
-            " timm:NAME:TAG"
-        )
+    if why := why_unreadable(folder, "run folder"):
+        raise UserError(f"{why}; write a library's model as open_clip:NAME:TAG or timm:NAME:TAG")
     if not any((folder / name).is_file() for name in (*FILES, RUN_FILE)):
         raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
-    if weights and not (folder / weights).is_file():
-        raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
+    if weights and (why := why_unreadable(folder / weights)):
+        raise UserError(f"{why}; has the training reached its first validation?")
 
 
 def trained_precision(source: str | Path) -> str | None:

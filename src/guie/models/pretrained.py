@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
 )
 from torch import Tensor
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing
 from guie.base.network import ANSWER_S, answered, stream
 from guie.config.model import BackboneConfig
@@ -105,8 +105,8 @@ def _local(config: BackboneConfig, file: Path) -> WeightsFile:
             f"model.backbone.pretrained: {file} is a folder; name a weights file, or set pretrained to null"
             " and start_from to a run"
         )
-    if not file.is_file():
-        raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
+    if why := why_unreadable(file, "weights file"):
+        raise UserError(f"model.backbone.pretrained: {why}")
     if file.suffix not in SUFFIXES:
         raise UserError(
             f"model.backbone.pretrained: {file}: not a weights file ({', '.join(SUFFIXES)});"

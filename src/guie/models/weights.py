@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.models.backbones import build_backbone
@@ -116,6 +116,10 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
     Raises UserError if the file is damaged.
     """
     try:
+        if why := why_unreadable(
+            path
+        ):  # safetensors says "no such file" of one that is not ours to read
+            raise UserError(why)
         with safe_open(path, framework="pt") as file:
             entries = file.metadata() or {}
     except SafetensorError as error:
@@ -233,6 +237,8 @@ def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file; shared names refer to one tensor."""
+    if why := why_unreadable(file):
+        raise UserError(why)
     with safe_open(file, framework="pt") as stored:
         state = {name: stored.get_tensor(name) for name in sorted(stored.keys())}
         shared = json.loads((stored.metadata() or {}).get(SHARED, "{}"))

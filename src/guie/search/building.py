@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,12 @@ from faiss.contrib.exhaustive_search import knn_ground_truth
 from faiss.contrib.ondisk import merge_ondisk
 from tqdm import tqdm
 
+from guie.base.arguments import CHECK_CONTENT
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import held, replacing, shown
+from guie.base.files import held, refuse_foreign_list, replacing, shown
 from guie.base.processes import loader_count
-from guie.data.image_checks.decoding import absolute, find_unreadable
+from guie.data.image_checks.decoding import absolute, file_states, find_unreadable
 from guie.data.images import open_as_seen
 from guie.evaluation.embedding import Check, embed_into, raise_fault
 from guie.evaluation.feature_cache import FeatureCache, Features, caches_in, remove_caches
@@ -117,20 +119,10 @@ def claimed(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder / name}: is a symbolic link, which is not followed; remove it"
             )
-    if DROPPED in found and not _is_list_of_dropped(folder / DROPPED):
-        raise UserError(
-            f"{folder / DROPPED}: not written by search.py, which would overwrite it; rename it"
-        )
+    refuse_foreign_list(folder / DROPPED, LISTED)
     said, remedy = f"{folder}: another process writes this index", "wait, or choose another --out"
     with held(folder / LOCK, said, remedy):
         yield
-
-
-def _is_list_of_dropped(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline(100).strip() == ",".join(LISTED)
 
 
 def build(
@@ -159,7 +151,7 @@ def build(
     old = from_main(accelerator, lambda: _known(out, facts, pictures, fewer))
     look = partial(_readable, out, pictures, loader_count(workers))
     files, unreadable = from_main(accelerator, look)
-    row_N = from_main(accelerator, lambda: _rows_of(files, old))
+    files, row_N = from_main(accelerator, lambda: _rows_of(files, old, pictures.root))
     regions = regions_of(facts.regions)
     missing = files[row_N < 0].reset_index(drop=True)
     paths = np.repeat(missing["image_path"].to_numpy(object), len(regions)).tolist()
@@ -305,12 +297,25 @@ def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame
     return left, bad
 
 
-def _rows_of(files: pd.DataFrame, old: Index | None) -> np.ndarray:
-    """Return (N,) rows of the unchanged images in the old index; -1 for new or changed ones."""
-    if old is None:
-        return np.full(len(files), -1)
-    rows = old.files[SAME].assign(row=np.arange(len(old.files)))
-    return files[SAME].merge(rows, "left", on=SAME)["row"].fillna(-1).to_numpy(np.int64)
+def _rows_of(files: pd.DataFrame, old: Index | None, root: Path) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return the files with their `content`, and (N,) rows of the unchanged ones in the old index.
+
+    The row is -1 for a new or changed image. The content of images that keep size and time is the old
+    one, and with `--check-content` that of the file.
+    """
+    row_N, content_N = np.full((2, len(files)), -1)
+    if old is not None:
+        rows = old.files[SAME].assign(row=np.arange(len(old.files)))
+        row_N = (
+            files[SAME].merge(rows, "left", on=SAME)["row"].fillna(-1).to_numpy(np.int64, copy=True)
+        )
+        content_N = np.where(row_N < 0, -1, old.files["content"].to_numpy()[row_N])
+    read_N = (row_N < 0) | bool(os.environ.get(CHECK_CONTENT))
+    paths = absolute(root, files.loc[read_N, "image_path"].tolist())
+    now = file_states(paths, "", by_content=True)["mtime_ns"].to_numpy()
+    row_N[read_N] = np.where(content_N[read_N] == now, row_N[read_N], -1)
+    content_N[read_N] = now
+    return files.assign(content=content_N), row_N
 
 
 def _changes(

@@ -19,7 +19,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -32,7 +31,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, Validation
 from typing_extensions import TypedDict
 
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_json
+from guie.base.files import remove_own, replacing, write_json
 from guie.base.seeds import seeded_draws
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
@@ -88,7 +87,7 @@ def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
 
 
 def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
-    states = file_states(absolute(root, rows["image_path"].tolist()), "")
+    states = file_states(absolute(root, rows["image_path"].tolist()), "", by_content=False)
     rows = rows.reset_index(drop=True).assign(
         size_bytes=states["size_bytes"], mtime_ns=states["mtime_ns"]
     )
@@ -102,7 +101,8 @@ MARK = ".made-by-search"  # written into each generation first, and deleted last
 CHECKED = (FILES, FLAT, FAISS, LISTS)
 # All files that this code writes into a generation. Any other file belongs to the user.
 OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
-COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
+# `content` is a hash of the file; -1 in an index of an older version
+COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns", "content"]
 REMEDY = "index the images again into another --out"
 # Larger files are hashed only when they are read completely anyway (update, merge). For 100 million images
 # of 64 dimensions, vectors.npy has 25 GB. Hashing it would delay each query by at least ten seconds, and an
@@ -237,7 +237,7 @@ def read_generation(folder: Path, facts: Facts, every_byte: bool = False) -> Ind
     _check_files(data, facts, every_byte)
     rows = data / FILES
     try:
-        files = pd.read_parquet(rows, columns=COLUMNS)
+        files = pd.read_parquet(rows).reindex(columns=COLUMNS, fill_value=-1)
     except Exception as error:  # pyarrow raises almost anything on a damaged file
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
@@ -382,12 +382,6 @@ def publish(data: Path, facts: Facts) -> Index:
 
 
 def _remove_generation(data: Path) -> None:
-    """Delete the files that this code writes, and the folder if it is empty then."""
-    if data.is_symlink():  # its target is not ours
-        return
-    with suppress(OSError):
-        for path in data.iterdir():
-            if path.is_file() and any(map(path.match, OWN_FILES)):
-                path.unlink()
-        (data / MARK).unlink(missing_ok=True)
-        data.rmdir()
+    """Delete the files that this code writes, the mark last, and the folder if it is empty then."""
+    for own in (OWN_FILES, (MARK,)):
+        remove_own(data, own)

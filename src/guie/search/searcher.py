@@ -21,7 +21,7 @@ from PIL import Image
 
 from guie.base.arguments import Corners
 from guie.base.devices import make_accelerator
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import shown
 from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
@@ -129,10 +129,8 @@ class Searcher:
                 if self._word.endswith(".zip"):
                     # A submission contains code, so its hash is checked before it is loaded.
                     path = Path(self._word)
-                    if not path.is_file():
-                        raise UserError(
-                            f"{path}: no such submission; give its new path with --model"
-                        )
+                    if why := why_unreadable(path, "submission"):
+                        raise UserError(f"{why}; give its new path with --model")
                     self._check({"submission_sha256": sha256_of(path)})
                 opened = load_embedding_model(
                     self._word, accelerator, folder, facts.size_px, facts.fit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import yaml
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import append_text, write_text
+from guie.base.files import append_text, remove_own, write_text
 from guie.base.processes import usable_cores
 from guie.config.base import expanded
 from guie.data.image_checks.decoding import decoded_folder, find_unreadable
@@ -33,7 +32,14 @@ from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.process_guard import Cause, Interrupts
-from guie.training.run_folder import METRICS_FILE, SUMMARY, VAL, read_metrics, read_summary
+from guie.training.run_folder import (
+    METRICS_FILE,
+    SUMMARY,
+    VAL,
+    WRITTEN,
+    read_metrics,
+    read_summary,
+)
 
 SHOWN_CHARS = 300
 
@@ -252,9 +258,10 @@ class Workshop:
             self._make(job)
             if not report.exists():
                 self._test(job, folder, report)
-            for emb in (_embeddings(folder), *folder.glob("*.npz")):
+            embedded = (folder.glob(f"{split}_[0-9]*.npz") for split in ("val", "test", "train"))
+            for emb in (_embeddings(folder), *chain.from_iterable(embedded)):
                 emb.unlink(missing_ok=True)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # saves disk space
+            remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))  # saves disk space
             return made | self._found(job, folder, report)
         except CodeChanged:
             raise
@@ -293,7 +300,7 @@ class Workshop:
             script, options = "train.py", ["--resume"]
             if job.ensemble:
                 script, options = "compose.py", []
-                shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
+                remove_own(folder, WRITTEN)  # remains of a killed process
             path = folder.with_name(f"{folder.name}.yaml")
             write_text(
                 path, yaml.safe_dump(job.written(folders, self.threads, **keys), sort_keys=False)

@@ -86,7 +86,7 @@ def test_sources_are_renamed_and_joined() -> None:
             "boxes.csv: no column 'y2_px'; the columns must be image_path",
         ),
         ("", "boxes.csv: cannot be read"),
-        (None, "boxes.csv: cannot be read .No such file"),
+        (None, "boxes.csv: no such table"),
         ("image_path,x1_px,y1_px,x2_px,y2_px\na,1,2,3,4,\n", "boxes.csv:2: 6 columns where"),
         ("image_path,x1_px,y1_px,x2_px,y2_px\na,1,2,3\n", "boxes.csv:2: 4 columns where"),
     ],

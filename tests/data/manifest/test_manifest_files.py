@@ -20,7 +20,7 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
         "absent.csv": (None, "no such manifest"),
         "blank.csv": (b"\n \n", "is empty"),
         "text.parquet": (b"PAR?", "cannot be read as a table"),
-        "folder.csv": ("folder", "not a regular file"),
+        "folder.csv": ("folder", "is a folder, not a file"),
         "pipe.csv": ("pipe", "not a regular file"),
         "zero.csv": ("zero", "not a regular file"),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.data.names import (
     HEAD_BYTES,
     copies,
@@ -57,8 +57,8 @@ def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
 
 def _images(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return the images below, sorted, and other files by reason. Raises UserError if there is no folder."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
+    if why := why_unreadable(folder, "folder"):
+        raise UserError(why)
     real = os.path.realpath(folder)
     images, skipped = [], Counter[str]()
     for file, entry in walk(folder):

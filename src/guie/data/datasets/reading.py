@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.io import loadmat
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.data.datasets.base import Dataset, Expected, Reading, as_on_disk, present
 from guie.data.datasets.folder import walk
 from guie.data.manifest import Sidecar
@@ -147,8 +147,8 @@ def _text(path: Path) -> str:
 
 
 def _require(path: Path) -> None:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; it is part of the data set's download")
+    if why := why_unreadable(path):
+        raise UserError(f"{why}; it is part of the data set's download")
 
 
 def read_dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,9 +20,10 @@ from PIL import Image
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from guie.base.arguments import CHECK_CONTENT
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import refuse_foreign_list, replacing
 from guie.base.processes import follow_parent, usable_cores
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
@@ -30,6 +32,7 @@ from guie.data.manifest.reading import class_names
 from guie.data.shards.cached import open_places
 from guie.data.shards.index import is_index
 from guie.data.shards.opening import decoded_in_shards, states_in_shards
+from guie.data.shards.storage import content_hash
 
 # Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.
 VERSION = f"1, Pillow {PIL.__version__}"
@@ -75,26 +78,33 @@ def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
     return [path if path.startswith(os.sep) else inside + path for path in names]
 
 
-def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
+def file_states(files: Sequence[str], decoder: str, by_content: bool | None = None) -> pd.DataFrame:
     """Return the current KEY of each file; size and time are -1 if it cannot be read at all.
 
-    An image in a shard has a number in place of the time that changes with its bytes.
+    An image in a shard has a number in place of the time that changes with its bytes, and so has any file
+    with `by_content`, by default with `--check-content`.
     """
+    by_content = bool(os.environ.get(CHECK_CONTENT)) if by_content is None else by_content
     in_shard_N, size_N, time_N = states_in_shards(files)
     loose = np.flatnonzero(~in_shard_N)
     parts = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
     # A network disk takes milliseconds for each file
     with ThreadPoolExecutor(STAT_THREADS) as pool:
-        answers = pool.map(lambda part: [_size_and_time(files[row]) for row in part], parts)
+        answers = pool.map(
+            lambda part: [_size_and_time(files[row], by_content) for row in part], parts
+        )
         for part, found in zip(parts, answers, strict=True):
             size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T
     states = pd.DataFrame({"file": files, "size_bytes": size_N, "mtime_ns": time_N})
     return states.assign(decoder=decoder, version=VERSION)[KEY].astype(TYPES)
 
 
-def _size_and_time(file: str) -> tuple[int, int]:
+def _size_and_time(file: str, by_content: bool) -> tuple[int, int]:
     try:
         state = os.stat(file)
+        if by_content and stat.S_ISREG(state.st_mode):
+            data = Path(file).read_bytes()
+            return len(data), content_hash(data) >> 1  # as an int64
         # A good file that has become unreadable keeps its size and time, so read access is tested.
         readable = os.access(file, os.R_OK)
     except (OSError, ValueError):  # ValueError: a NUL in the path
@@ -222,6 +232,7 @@ def mapped(
 DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
 TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
+LISTED = ["image_path", "split", "reason"]  # columns of such a list
 
 
 def readable(
@@ -243,6 +254,8 @@ def readable(
         dropped: file to write the list of dropped rows to.
         decoders: by split, the function that will open its images; None: as in training.
     """
+    if drop_bad:
+        from_main(accelerator, lambda: refuse_foreign_list(dropped, LISTED))
     table = manifest.table
     used, indexed = table["split"].isin(splits), is_index(manifest.path)
     if indexed:

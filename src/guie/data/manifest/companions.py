@@ -13,6 +13,7 @@ manifest. Images are named as in the manifest's image_path.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,7 @@ Companions = Mapping[str, pd.DataFrame]  # by kind
 def companion_path(manifest: Path, kind: str) -> Path:
     """Return `<kind>.csv` if only that exists, else `<manifest name>.<kind>.csv`."""
     own, plain = manifest.with_suffix(f".{kind}.csv"), manifest.with_name(f"{kind}.csv")
-    return plain if plain.is_file() and not own.is_file() else own
+    return plain if os.path.lexists(plain) and not os.path.lexists(own) else own
 
 
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
@@ -55,7 +56,7 @@ def read_companion(path: Path, kind: str) -> pd.DataFrame:
 def read_companions(manifest: Path) -> Companions:
     """Return all companions of a manifest, indexed from 0. Raises UserError."""
     paths = {kind: companion_path(manifest, kind) for kind in COLUMNS}
-    found = {kind: path for kind, path in paths.items() if path.is_file()}
+    found = {kind: path for kind, path in paths.items() if os.path.lexists(path)}
     return {kind: read_companion(path, kind).reset_index(drop=True) for kind, path in found.items()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 from pydantic import ValidationError
 
-from guie.base.errors import UserError
-from guie.base.files import refuse_special
+from guie.base.errors import UserError, why_unreadable
 from guie.config.base import Config
 from guie.config.reading import read_yaml
 
@@ -58,7 +58,7 @@ def sidecar_path(path: Path) -> Path:
 def sidecars(path: Path) -> list[Path]:
     """Return the existing sidecars of a manifest; the first one is used."""
     named, old = sidecar_path(path), path.with_suffix(".yaml")
-    return [file for file in (named,) if file.is_file()] + [old] * _is_old_sidecar(old)
+    return [file for file in (named,) if os.path.lexists(file)] + [old] * _is_old_sidecar(old)
 
 
 def read_sidecar(path: Path) -> Sidecar:
@@ -138,11 +138,10 @@ def read_rows(path: Path) -> Rows:
 
     Raises UserError if the file as a whole is not a manifest; invalid lines are returned as faults.
     """
-    refuse_special(path)
+    if why := why_unreadable(path, "manifest"):
+        raise UserError(why)
     try:
         rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such manifest") from None
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as a table: {error}") from None
     if rows.table.empty and not rows.faults:
@@ -155,7 +154,8 @@ def read_csv_rows(path: Path) -> Rows:
 
     Raises UserError naming the file and the first invalid line.
     """
-    refuse_special(path)
+    if why := why_unreadable(path, "table"):
+        raise UserError(why)
     try:
         data = path.read_bytes()
         columns: list[str] = next((row for row in _reader(data) if not _is_blank(row)), [])

@@ -27,7 +27,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing
 from guie.data.archives import fault_of_name
 
@@ -77,7 +77,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         facts = json.loads((pq.read_schema(path).metadata or {})[KEY])
         shards = [Shard(**shard) for shard in facts["shards"]]
     except FileNotFoundError:
-        raise UserError(f"{path}: no such index") from None
+        raise UserError(why_unreadable(path, "index") or f"{path}: no such index") from None
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: not an index of shards; {REMEDY}") from None
     for shard in shards:

@@ -143,7 +143,7 @@ def _is_packed(index: Path, plan: Plan) -> bool:
 
 def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
     image_of_row, image_paths = pd.factorize(manifest.table["image_path"].to_numpy(object))
-    states = file_states(absolute(manifest.root, image_paths), "")
+    states = file_states(absolute(manifest.root, image_paths), "", by_content=False)
     if (gone := states["size_bytes"] <= 0).any():
         first = image_paths[gone.to_numpy().argmax()]
         raise UserError(

@@ -23,7 +23,7 @@ from typing import Any
 
 import xxhash
 
-from guie.base.errors import DISK_FULL, UserError, optional_module
+from guie.base.errors import DISK_FULL, UserError, optional_module, why_unreadable
 from guie.base.files import cache_folder
 from guie.data.shards.address import shown, url_of
 
@@ -190,12 +190,9 @@ def _local_range(shard: str, offset: int, size: int) -> bytes:
         ):
             data += more
         return data
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{shard}: no such shard, though the index names it; copy it there"
-        ) from error
     except OSError as error:
-        raise UserError(f"{shard}: cannot be read: {error.strerror}") from error
+        why = why_unreadable(shard, "shard") or f"{shard}: {error.strerror}"
+        raise UserError(f"{why}, though the index names it; copy it there") from error
 
 
 def _filesystem(url: str) -> Any:
