@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -87,7 +87,7 @@ def read_sources(
     """
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []
-    sidecars: list[Sidecar] = []
+    sidecars: dict[str, Sidecar] = {}
     out = Path(config.out)
     decoded = Decoded(decoded_folder(out))  # so that training need not verify again
     cache = CheckCache(FINGERPRINTS if config.clean else VERIFY, config.image_root)
@@ -108,7 +108,7 @@ def read_sources(
         account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
-        sidecars.append(read.sidecar)
+        sidecars[f"{number} ({source.path})"] = read.sidecar
     everything, table = combine(listed), combine(readable)
     sidecar = _merged(sidecars, set(table["domain"]))
     if config.test_fraction:
@@ -169,17 +169,30 @@ def _only(manifest: Manifest, domains: list[str]) -> Manifest:
     return replace(manifest, table=rows)
 
 
-def _merged(sidecars: Iterable[Sidecar], domains: set[str]) -> Sidecar:
-    """Merge what the sources declare about the mix's domains."""
+def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
+    """Merge what the sources declare about the mix's domains.
+
+    Args:
+        sidecars: by the name of the source.
+
+    Raises UserError if the sources are to be decoded differently.
+    """
     merged: dict[str, DomainDeclaration] = {}
-    for sidecar in sidecars:
+    by_decode = {sidecar.decode: name for name, sidecar in sidecars.items()}
+    if len(by_decode) > 1:
+        raise UserError(
+            f"sources {by_decode['seen']} and {by_decode['host']}: decode is seen for one, and host for the"
+            " other; write the same into the sidecars of both; a source without one is seen, and needs a"
+            " mix of its own first"
+        )
+    for sidecar in sidecars.values():
         for domain in sorted(domains & sidecar.domains.keys()):
             old, new = merged.get(domain, DomainDeclaration()), sidecar.domains[domain]
             merged[domain] = DomainDeclaration(
                 shared_classes=old.shared_classes or new.shared_classes,
                 index_is_train=old.index_is_train or new.index_is_train,
             )
-    return Sidecar(domains=merged)
+    return Sidecar(domains=merged, decode=next(iter(by_decode)))
 
 
 def prefix_of(source: Path, root: Path) -> str:

@@ -15,12 +15,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
+import yaml
 from pydantic import ValidationError
 
 from guie.base.errors import UserError
-from guie.base.files import refuse_special
+from guie.base.files import refuse_special, write_text
 from guie.config.base import Config
 from guie.config.reading import read_yaml
+from guie.data.images import Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
 OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")
@@ -41,8 +43,12 @@ class DomainDeclaration(Config):
 
 
 class Sidecar(Config):
-    """`<manifest name>.sidecar.yaml`: declared overlaps, which the checks then allow."""
+    """`<manifest name>.sidecar.yaml`: how images are decoded, and declared overlaps, which the checks allow.
 
+    Attributes: `decode`, as a person sees them, or as the challenge's host; see `guie.data.images`.
+    """
+
+    decode: Decode = "seen"
     domains: dict[str, DomainDeclaration] = {}
 
     def whole(self) -> list[str]:
@@ -73,10 +79,17 @@ def read_sidecar(path: Path) -> Sidecar:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"])) or "the file"
             raise UserError(
-                f"{file}: the sidecar that declares overlaps of {path.name}: {key}: {first['msg']};"
-                " write `domains: {<domain>: {shared_classes: true}}` or index_is_train"
+                f"{file}: the sidecar of {path.name}: {key}: {first['msg']}; write `decode: seen` or host,"
+                " and overlaps as `domains: {<domain>: {shared_classes: true}}` or index_is_train"
             ) from None
     return Sidecar()
+
+
+def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
+    """Write a manifest's sidecar, if it says anything."""
+    said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
+    if sidecar != Sidecar():
+        write_text(sidecar_path(manifest), yaml.safe_dump(said))
 
 
 def _is_old_sidecar(file: Path) -> bool:
