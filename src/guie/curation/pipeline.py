@@ -66,10 +66,10 @@ from guie.data.image_checks.decoding import (
     file_states,
 )
 from guie.data.image_checks.hashes import FINGERPRINTS
-from guie.data.images import decoder_key, open_as_seen
+from guie.data.images import open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
-from guie.data.manifest.reading import sidecars
+from guie.data.manifest.reading import sidecar_path
 from guie.evaluation.embedding import cached_features
 from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
@@ -99,7 +99,7 @@ def read_sources(
         if config.verify:
             assert source.path is not None  # `with_path` has found it
             paths = table["image_path"].unique()
-            states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
+            states = file_states(absolute(read.root, paths), open_as_seen.__name__)
             checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
             good = states[pd.Index(paths).isin(table["image_path"])]
@@ -306,7 +306,7 @@ def refuse_overwriting(config: MixConfig) -> None:
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
     out = Path(config.out)
-    standing = [path for path in (out, *sidecars(out)) if path.exists()]
+    standing = [path for path in (out, sidecar_path(out)) if path.exists()]
     if standing and not _is_mix(config):
         raise UserError(
             f"out: {standing[0]} exists, and no {config.summary_path.name} next to it shows that"

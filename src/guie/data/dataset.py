@@ -23,6 +23,7 @@ from guie.data.columns import StringColumn
 from guie.data.images import (
     DIFFERENCES,
     Decode,
+    OpenImage,
     difference,
     open_as_seen,
     open_part,
@@ -277,7 +278,7 @@ class EvalDataset(Samples):
         files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: Callable[[Path], Image.Image] = open_as_seen,
+        open_image: OpenImage = open_as_seen,
     ):
         self.files = StringColumn(map(str, files))
         self.preprocess, self.boxes = preprocess, boxes

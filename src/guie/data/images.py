@@ -51,8 +51,6 @@ FORMATS = (*FOREIGN, "PPM", "JPEG2000")
 JPEGS = ("JPEG", "MPO")
 PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf")  # chunks that a picture needs
 
-PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
-
 Decode = Literal["seen", "host"]  # a manifest's decision, in its sidecar
 # Keys in `info` of a decoded image: why `seen` and `host` differ on it; its size if it was halved
 DIFFERS, WHOLE_PX = "guie_differs", "guie_whole_px"
@@ -114,7 +112,7 @@ def open_part(
 def open_as_host(path: str | Path) -> Image.Image:
     """Return RGB exactly as the scoring notebook decodes it: `convert("RGB")`, no EXIF rotation.
 
-    But metadata and a number of pixels that Pillow refuses do not stop it.
+    It reads all that `open_as_seen` reads, so also some files that Pillow refuses.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -122,10 +120,8 @@ def open_as_host(path: str | Path) -> Image.Image:
 
 
 # By the value of `decode`: what training and embedding show of an image, and what curation checks
-DECODERS: dict[Decode, Callable[[str | Path], Image.Image]] = {
-    "seen": open_as_seen,
-    "host": open_as_host,
-}
+OpenImage = Callable[[str | Path], Image.Image]  # its name is the key of caches
+DECODERS: dict[Decode, OpenImage] = {"seen": open_as_seen, "host": open_as_host}
 
 
 def size_as(decode: Decode, path: str | Path) -> tuple[int, int]:
@@ -163,35 +159,8 @@ def max_pixels() -> float:
 
 
 def check_bytes(data: bytes, name: str) -> None:
-    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` and `open_as_host` read them."""
-
-    def both(image: ImageFile.ImageFile) -> None:
-        _as_seen(image)
-        if image.mode not in PLAIN:
-            image.convert("RGB")
-
-    _decode(io.BytesIO(data), both, name)
-
-
-def open_as_host_once_seen(path: str | Path) -> Image.Image:
-    """Check like `open_as_host` a file that `open_as_seen` has decoded: mostly the header suffices.
-
-    Raises UserError like it.
-    """
-    return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
-
-
-# Cache keys stay the same when a function is renamed.
-DECODER_KEYS: dict[Any, str] = {
-    open_as_seen: "open_as_seen",
-    open_as_host: "open_as_host",
-    open_as_host_once_seen: "open_as_host_once_seen",
-}
-
-
-def decoder_key(open_image: Callable[..., Any]) -> str:
-    """Return the cache key of a decoder; for an unlisted function, its name."""
-    return DECODER_KEYS.get(open_image, open_image.__name__)
+    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` reads them."""
+    _decode(io.BytesIO(data), _as_seen, name)
 
 
 def with_retries(open_image: Callable[[], T]) -> T:
@@ -238,10 +207,10 @@ def _decode(
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such image") from error
     except Image.DecompressionBombError as error:
+        size, _, _ = str(error).partition(" exceeds")
         raise UserError(
-            f"{path}: {error.args[0]}, more than the {max_pixels() / 1e6:g} megapixels that are decoded"
-            f" ({HALVED} times as many of a JPEG), perhaps a decompression bomb; shrink it, or set"
-            f" {LIMIT} to more"
+            f"{path}: {size}, more than {max_pixels() / 1e6:g} megapixels ({HALVED} times as many in a"
+            f" JPEG), perhaps a decompression bomb; shrink it, or set {LIMIT} to more"
         ) from error
     except UserError:
         raise

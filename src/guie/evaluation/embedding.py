@@ -23,7 +23,7 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
 from guie.data.image_checks.decoding import absolute
-from guie.data.images import DIFFERENCES, decoder_key, open_as_seen
+from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
 from guie.data.loader import Prefetcher, eval_loader
 from guie.data.raw_batch import RawImages, packed
 from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
@@ -63,7 +63,7 @@ def embed_files(
     embedder: Embeds,
     preprocess: AnyPreprocess,
     files: Sequence[Path],
-    open_image: Callable[[Path], Image.Image] = open_as_seen,
+    open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> np.ndarray:
     """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
@@ -250,7 +250,7 @@ def embed_into(
     preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
     boxes: Sequence[Crop | None] | None = None,
-    open_image: Callable[[Path], Image.Image] = open_as_seen,
+    open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> pd.DataFrame:
     """Compute missing features in all processes; return the states that `FeatureCache.open` takes.
@@ -265,7 +265,7 @@ def embed_into(
     Raises UserError like `cached_features`.
     """
     boxes = boxes or [None] * len(files)
-    decoder = decoder_key(open_image)
+    decoder = open_image.__name__
     states = from_main(accelerator, lambda: readable_states(files, decoder))
     decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
     states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))

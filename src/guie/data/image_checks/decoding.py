@@ -25,14 +25,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.base.processes import follow_parent, usable_cores
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
-from guie.data.images import (
-    decoder_key,
-    difference,
-    open_as_host,
-    open_as_host_once_seen,
-    open_as_seen,
-    whole_px,
-)
+from guie.data.images import OpenImage, difference, open_as_seen, whole_px
 from guie.data.manifest import Manifest, queries_without_positive
 from guie.data.manifest.reading import class_names
 from guie.data.shards.cached import open_places
@@ -110,7 +103,6 @@ def _size_and_time(file: str) -> tuple[int, int]:
     return (state.st_size, state.st_mtime_ns) if readable else (-1, -1)
 
 
-OpenImage = Callable[[Path], Image.Image]
 T = TypeVar("T")
 R = TypeVar("R")
 Verdict = tuple[int, int, str, str]  # width, height, reason ("": the image is good), `difference`
@@ -368,23 +360,14 @@ def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
 def _verdicts(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> pd.DataFrame:
-    """Return reason and differs by path, without decoding known good files again."""
-    states = states.assign(decoder=decoder_key(decoder)).reset_index()
+    """Return reason and differs by path of the files that are not known to be good; store the good ones."""
+    states = states.assign(decoder=decoder.__name__).reset_index()
     states = states[~decoded_in_shards(states["file"].tolist(), VERSION)]
-    states = states[~known.are_known(states)]
-    if decoder is not open_as_host:
-        return _decoded(states, root, decoder, known, workers)
-    seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))
-    once_seen = _decoded(states[seen], root, open_as_host_once_seen, known, workers)
-    return pd.concat([once_seen, _decoded(states[~seen], root, decoder, known, workers)])
-
-
-def _decoded(
-    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
-) -> pd.DataFrame:
-    """Return `_verdicts` of files after decoding them, and store the good ones."""
+    # The host reads whatever `open_as_seen` reads
+    for done in (decoder.__name__, open_as_seen.__name__):
+        states = states[~known.are_known(states.assign(decoder=done))]
     found = []
-    name = decoder_key(decoder).replace("_", " ")
+    name = decoder.__name__.replace("_", " ")
     verdicts = check_all(states["path"].tolist(), root, decoder, workers, name)
 
     def good() -> Iterator[int]:

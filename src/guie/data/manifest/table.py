@@ -6,16 +6,15 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import DECODERS
+from guie.data.images import DECODERS, OpenImage
 from guie.data.manifest.checks import check, notes
 from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
@@ -25,7 +24,6 @@ from guie.data.manifest.reading import (
     Sidecar,
     read_rows,
     read_sidecar,
-    sidecars,
     write_sidecar,
 )
 from guie.data.shards.address import as_path, shown, url_of
@@ -54,7 +52,7 @@ class Manifest:
     companions: Companions = field(default_factory=dict)
 
     @property
-    def open_image(self) -> Callable[[str | Path], Image.Image]:
+    def open_image(self) -> OpenImage:
         """The decoder that its sidecar names."""
         return DECODERS[self.sidecar.decode]
 
@@ -198,8 +196,6 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
             table[order].to_parquet(temporary, index=False)
         else:
             table[order].to_csv(temporary, index=False, lineterminator="\n")
-    for stale in sidecars(path):  # left by an earlier manifest: it would allow overlaps in this one
-        stale.unlink()
     write_sidecar(path, sidecar or Sidecar())
 
 

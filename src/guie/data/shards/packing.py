@@ -36,7 +36,6 @@ from guie.data.image_checks.decoding import (
     find_unreadable,
     refuse_unreadable,
 )
-from guie.data.images import DECODERS
 from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import read_companions, write_companions
 from guie.data.manifest.reading import write_sidecar
@@ -91,11 +90,11 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     index = folder / NAME
     plan = _plan(manifest, shard_bytes)
     if _is_packed(index, plan):
+        write_sidecar(index, manifest.sidecar)  # it may have changed
         return index
-    for decoder in DECODERS.values():  # the scorer is always the host
-        cache = decoded_folder(manifest.path)
-        bad = find_unreadable(manifest.table, manifest.root, cache, workers, decoder)
-        refuse_unreadable(bad, manifest)
+    cache = decoded_folder(manifest.path)
+    bad = find_unreadable(manifest.table, manifest.root, cache, workers, manifest.open_image)
+    refuse_unreadable(bad, manifest)
     parts = folder / PARTS
     with held(parts / "lock", f"{folder}: another process writes shards there", "wait for it"):
         if _is_packed(index, plan):  # by another process meanwhile
