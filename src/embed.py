@@ -18,6 +18,7 @@ computes only the third eighth of them, as one of eight jobs. The command withou
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
     from guie.base.devices import from_main, make_accelerator
     from guie.base.slow_bf16 import float32_products
-    from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
+    from guie.data.image_checks.decoding import absolute, differing, readable
     from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.evaluation.embedding import embed_into
@@ -170,12 +171,13 @@ def main(argv: Sequence[str] | None = None) -> Path:
             paths = manifest.table["image_path"].drop_duplicates().to_numpy(str)
             boxes: list[Box | None] | None = None
             if args.boxes:
-                crop = partial(boxes_of, Path(args.boxes), sides, manifest.root, paths)
-                boxes = from_main(accelerator, crop)
-            return embed_into(cache, *made_by, absolute(manifest.root, paths), boxes, **settings)
+                asked = (Path(args.boxes), sides, manifest.root, paths, manifest.sidecar.decode)
+                boxes = from_main(accelerator, partial(boxes_of, *asked))
+            files = absolute(manifest.root, paths)
+            return embed_into(cache, *made_by, files, boxes, manifest.open_image, **settings)
 
         bad = {"drop_bad": args.drop_bad, "dropped": dropped}
-        look = partial(readable, accelerator, splits=SPLITS, decoders=TO_EMBED, **bad)
+        look = partial(readable, accelerator, splits=SPLITS, **bad)
         with interrupts:
             try:
                 manifest, states = embed_readable(manifest, computed, look)
@@ -185,6 +187,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
                     accelerator.print(f"{out}: stopped; {kept}")
                 raise
         table = manifest.table
+        if line := differing(states.set_index("file")["differs"], len(states)):
+            accelerator.print(f"{args.manifest}: {line}", file=sys.stderr)
         if args.shard:
             accelerator.print(f"{parts}: {len(states):,} images of shard {shard}")
         elif accelerator.is_main_process:

@@ -226,13 +226,13 @@ def query(args: argparse.Namespace) -> None:
     inputs = [*args.pictures, args.model, *_index_files(args.index)]
     refuse_replacing([args.json, args.html], inputs)
     refuse_missing(args.pictures)
-    from guie.data.images import open_as_seen
+    from guie.data.images import DECODERS
     from guie.search.searcher import cropped, open_index
 
     searcher = open_index(args.index, args.model, args.rerank)
     results: list[tuple[str, Image.Image | None, list[Hit]]] = []
     for path in args.pictures:
-        picture = cropped(open_as_seen(path), args.box)
+        picture = cropped(DECODERS[searcher.index.facts.decode](path), args.box)
         hits = searcher.query(picture, args.k, domain=args.domain)
         results.append((str(path), picture, hits))
     if args.text is not None:

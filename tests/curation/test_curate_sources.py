@@ -36,7 +36,7 @@ def test_manifest_source_keeps_its_domains_splits_and_declarations(place):
             f"{images[4]},toys/b,toys,train,train",
         ],
     )
-    Path("input/source.yaml").write_text("domains: {met: {index_is_train: true}}")
+    Path("input/source.sidecar.yaml").write_text("domains: {met: {index_is_train: true}}")
     source = {"kind": "manifest", "path": "input/source.csv", "domains": ["met", "toys"]}
     table, summary = run({"sources": [source], "val_fraction": 0.9})
     assert set(table["domain"]) == {"met", "toys"}
@@ -153,3 +153,24 @@ def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys)
     again = {"kind": "manifest", "path": "input/mix.csv"}
     run({"sources": [again], "out": "input/again.csv", "benchmark": True})
     assert pd.read_csv("input/again.relevance.csv").equals(grades)
+
+
+def test_the_decoder_of_the_sources_is_the_mixs_and_must_be_one(place):
+    for name in ("a", "b"):
+        images = range(3) if name == "a" else range(3, 6)
+        write_manifest(
+            f"input/{name}.csv", [f"toys/car/{n}.png,toys/{name},toys,train,train" for n in images]
+        )
+    grey = np.linspace(0, 65_535, 400).reshape(20, 20).astype(np.uint16)
+    Image.fromarray(grey).save("input/toys/car/1.png")
+    sources = [{"kind": "manifest", "path": f"input/{name}.csv"} for name in ("a", "b")]
+    _, summary = run({"sources": sources})
+    assert not Path("input/mix.sidecar.yaml").exists()
+    (note,) = [note for note in summary["notes"] if "differently" in note]
+    assert "1 of 6 images differently (16 bits 1), such as toys/car/1.png" in note
+    Path("input/a.sidecar.yaml").write_text("decode: host\n")
+    with pytest.raises(UserError, match=r"sources 1 \(input/b.csv\) and 0 \(input/a.csv\): decode"):
+        run({"sources": sources})
+    Path("input/b.sidecar.yaml").write_text("decode: host\n")
+    run({"sources": sources})
+    assert load_manifest("input/mix.csv").sidecar.decode == "host"

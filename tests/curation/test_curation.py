@@ -267,8 +267,8 @@ def test_verify_gives_sizes_as_seen_and_reasons(tmp_path):
     names += ["loop.png", "nul\0.png"]
     verdicts = CheckCache(VERIFY, root).rows(names, root, open_as_seen, workers=1, name="set")
     assert verdicts.index.tolist() == names
-    assert verdicts.loc["turned.jpg"].tolist() == [4, 8, ""]
-    assert verdicts.loc["plain.png"].tolist() == [8, 4, ""]
+    assert verdicts.loc["turned.jpg"].tolist() == [4, 8, "", "EXIF turn"]
+    assert verdicts.loc["plain.png"].tolist() == [8, 4, "", ""]
     reasons = verdicts["reason"]
     assert "not a readable image" in reasons["text.jpg"]
     assert reasons["none.jpg"] == "no such image"

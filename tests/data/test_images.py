@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from guie.base.errors import UserError
-from guie.data.images import open_as_host, open_as_seen, size_as_host
+from guie.data.images import open_as_host, open_as_seen, size_as
 
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
@@ -103,7 +104,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, reader) -> None:
         reader(tmp_path)
 
 
-@pytest.mark.parametrize("reader", [open_as_seen, open_as_host, size_as_host])
+@pytest.mark.parametrize("reader", [open_as_seen, open_as_host, partial(size_as, "seen")])
 def test_postscript_under_another_name_starts_no_program(tmp_path, reader, monkeypatch) -> None:
     path = tmp_path / "picture.jpg"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")

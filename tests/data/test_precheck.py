@@ -17,6 +17,7 @@ from guie.base.errors import UserError
 from guie.data.image_checks import decoding as decoded
 from guie.data.image_checks import decoding as precheck
 from guie.data.image_checks.decoding import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, load_manifest
 
 ROWS = [
@@ -57,13 +58,12 @@ def opened(monkeypatch) -> list[str]:
     for name in ("open_as_seen", "open_as_host"):
         spy = spied(getattr(precheck, name))
         monkeypatch.setattr(precheck, name, spy)
-    decoders = {"train": precheck.open_as_seen, "val": precheck.open_as_host}
-    monkeypatch.setattr(precheck, "DECODERS", decoders)
     return names
 
 
-def find(manifest: Manifest, workers: int = 1) -> pd.DataFrame:
-    return find_unreadable(manifest.table, manifest.root, manifest.root / "cache", workers)
+def find(manifest: Manifest, decode: str = "seen") -> pd.DataFrame:
+    opener = getattr(precheck, f"open_as_{decode}")
+    return find_unreadable(manifest.table, manifest.root, manifest.root / "cache", 1, opener)
 
 
 def test_good_images_pass_in_silence_and_stay(manifest):
@@ -74,34 +74,38 @@ def test_good_images_pass_in_silence_and_stay(manifest):
     assert lines == [] and kept.table.equals(manifest.table)
 
 
-def test_each_split_is_decoded_as_it_will_be_and_only_once(manifest, opened):
-    find(manifest)
-    assert sorted(opened) == sorted(
-        [f"open_as_seen {n}.png" for n in range(5)] + [f"open_as_host {n}.png" for n in range(6)]
-    )
+@pytest.mark.parametrize("decode", ["seen", "host"])
+def test_all_splits_are_decoded_as_the_sidecar_says_and_only_once(manifest, opened, decode):
+    names = [f"open_as_{decode} {n}.png" for n in (*range(5), *range(6))]
+    path = manifest.path.with_name("m.sidecar.yaml")
+    path.write_text(f"decode: {decode}\n")
+    asked = load_manifest(manifest.path)
+    assert asked.open_image is DECODERS[decode]
+    find(asked, asked.sidecar.decode)
+    assert sorted(opened) == sorted(names)
     opened.clear()
-    find(manifest)
+    find(asked, asked.sidecar.decode)
     assert opened == []
 
 
 def test_the_host_looks_at_the_header_of_what_was_seen(manifest, opened):
     """As curation has: a mode that Pillow always converts to RGB is as good to the host."""
-    files = [str(manifest.file(f"v/{n}.png").absolute()) for n in range(6)]
+    files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS][5:]
     Image.fromarray(np.full((4, 4), 300, np.uint16)).save(files[0])
     seen = decoded.file_states(files, "open_as_seen")
     decoded.Decoded(manifest.root / "cache").add(seen)
-    assert find(manifest).empty
-    assert opened == [f"open_as_seen {n}.png" for n in range(5)]
+    assert find(manifest, "host").empty
+    assert opened == [f"open_as_host {n}.png" for n in range(5)]
     Path(files[1]).write_bytes(Path(files[1]).read_bytes()[:60])  # another file now: all of it
-    assert find(manifest)["image_path"].tolist() == ["v/1.png"]
+    assert find(manifest, "host")["image_path"].tolist() == ["v/1.png"]
     assert opened[-1] == "open_as_host 1.png"
 
 
-def test_float_pixels_are_bad_for_training_alone(manifest):
+def test_float_pixels_are_bad_for_a_person_alone(manifest):
     """What the decoders disagree on is judged by the one that will open it."""
-    for name in ("t/0.png", "v/0.png"):
-        Image.fromarray(np.ones((4, 4), np.float32)).save(manifest.file(name), "TIFF")
-    assert find(manifest)["image_path"].tolist() == ["t/0.png"]
+    Image.fromarray(np.ones((4, 4), np.float32)).save(manifest.file("v/0.png"), "TIFF")
+    assert find(manifest, "host").empty
+    assert find(manifest)["image_path"].tolist() == ["v/0.png"]
 
 
 def grow(file: Path) -> None:
@@ -121,7 +125,7 @@ def test_a_changed_file_is_decoded_again_and_no_other(manifest, opened):
         opened.clear()
         change(manifest.file("v/2.png"))
         find(manifest)
-        assert opened == ["open_as_host 2.png"]
+        assert opened == ["open_as_seen 2.png"]
 
 
 def test_what_was_bad_is_opened_again_until_it_is_mended(manifest, opened):
@@ -130,7 +134,7 @@ def test_what_was_bad_is_opened_again_until_it_is_mended(manifest, opened):
     assert len(find(manifest)) == len(find(manifest)) == 1
     manifest.file("t/1.png").write_bytes(good)
     assert find(manifest).empty
-    assert opened.count("open_as_seen 1.png") == 3
+    assert opened.count("open_as_seen 1.png") == 4  # t/1.png thrice, v/1.png once
 
 
 def test_a_good_file_that_goes_bad_is_found(manifest):
@@ -168,10 +172,7 @@ def test_a_damaged_cache_is_no_more_than_a_slow_start(manifest, opened):
 def test_the_files_of_older_versions_still_count(manifest, opened):
     """They had one file, and one more for each job among others."""
     files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS]
-    states = [
-        decoded.file_states(files[:5], "open_as_seen"),
-        decoded.file_states(files[5:], "open_as_host"),
-    ]
+    states = [decoded.file_states(part, "open_as_seen") for part in (files[:5], files[5:])]
     (manifest.root / "cache").mkdir()
     for name, rows in zip(("decoded", "decoded.1-of-2"), states, strict=True):
         rows.to_parquet(manifest.root / f"cache/{name}.parquet", index=False)
@@ -185,22 +186,21 @@ def test_a_cache_that_cannot_be_written_is_named(manifest):
 
 
 def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch):
-    opener = precheck.open_as_host
+    opener = precheck.open_as_seen
 
     def interrupted(path):
-        if path.name == "3.png":
+        if path.match("v/3.png"):
             raise KeyboardInterrupt
         return opener(path)
 
     interrupted.__name__ = opener.__name__
     with monkeypatch.context() as patch:
-        patch.setattr(precheck, "open_as_host", interrupted)
-        patch.setitem(precheck.DECODERS, "val", interrupted)
+        patch.setattr(precheck, "open_as_seen", interrupted)
         with pytest.raises(KeyboardInterrupt):
             find(manifest)
     opened.clear()
     find(manifest)
-    assert opened == [f"open_as_host {n}.png" for n in range(3, 6)]
+    assert opened == [f"open_as_seen {n}.png" for n in range(3, 6)]
 
 
 def test_two_checks_share_a_cache_without_forgetting(manifest, opened):

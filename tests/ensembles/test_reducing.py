@@ -154,9 +154,9 @@ def test_only_train_or_val_is_fitted_on(mix: Path, toy_manifest: Path, tmp_path:
     domains = load_manifest(mix, root).split("train").set_index("image_path")["domain"]
     two = sorted(domains.unique())[:2]
 
-    def noting(self: EvalDataset, files: list[Path], *more: Any) -> None:
+    def noting(self: EvalDataset, files: list[Path], *more: Any, **kw: Any) -> None:
         fitted[:] = files
-        opened(self, files, *more)
+        opened(self, files, *more, **kw)
 
     opened = EvalDataset.__init__
     config = {"name": "pca", "dim": 4, "images": data | {"domains": two}}

@@ -425,3 +425,45 @@ def test_a_replaced_image_is_embedded_again_with_check_content(
             embed.main([*job, *more])
     right = embedded([*job[:-1], str(tmp_path / "right.npz")])
     np.testing.assert_allclose(embedded(job, "--check-content")[name], right[name], atol=1e-6)
+
+
+def as_sixteen_bits(folder: Path) -> dict[str, np.ndarray]:
+    """Make the images grey, then 16 bits; return embeddings of the first."""
+    for name in ("q.png", "i.png"):
+        Image.open(folder / name).convert("L").save(folder / name)
+    words = ["--model", str(folder / "tiny"), "--manifest", str(folder / "mix.csv")]
+    eight = embedded([*words, "--workers", "0", "--out", str(folder / "eight.npz")])
+    for name in ("q.png", "i.png"):
+        deep = np.asarray(Image.open(folder / name)).astype(np.uint16) * 257
+        Image.fromarray(deep).save(folder / name)
+    return eight
+
+
+def test_the_sidecar_decides_how_images_are_decoded(job, tmp_path, monkeypatch, capsys) -> None:
+    eight = as_sixteen_bits(tmp_path)
+    monkeypatch.setattr(computing, "remove_caches", lambda folder: None)  # as after a kill
+    capsys.readouterr()
+    seen = embedded(job)
+    said = capsys.readouterr().err
+    assert "2 of 2 images differently (16 bits 2)" in said
+    (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
+    host = embedded(job)  # not what was kept of the other decoder
+    for name, row_D in eight.items():
+        assert np.array_equal(seen[name], row_D)
+        assert not np.allclose(host[name], row_D, atol=1e-3)
+    assert np.allclose(host["q.png"], host["i.png"], atol=0.05), "nearly white, both"
+
+
+def test_a_box_is_of_the_image_as_the_sidecar_shows_it(job, tmp_path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    laid = Image.open(tmp_path / "q.png")  # 24 x 20, seen as 20 x 24
+    laid.save(tmp_path / "q.png", exif=exif)
+    seen = embedded(job, *boxes(tmp_path, (2, 3, 18, 23)))
+    (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
+    with pytest.raises(
+        UserError, match="its box 2, 3, 18, 23 is outside the image, which is 24 x 20"
+    ):
+        embedded(job, *boxes(tmp_path, (2, 3, 18, 23)))
+    laid.transpose(Image.Transpose.ROTATE_270).crop((2, 3, 18, 23)).save(tmp_path / "q.png")
+    assert np.array_equal(embedded(job)["q.png"], seen["q.png"])

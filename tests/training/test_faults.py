@@ -265,7 +265,7 @@ def test_an_image_that_breaks_after_the_look_ends_embedding(
 ) -> None:
     manifest = load_manifest(job.words[job.words.index("--manifest") + 1])
     cache = decoding.decoded_folder(manifest.path)
-    decoding.find_unreadable(manifest.table, manifest.root, cache, 1, decoding.TO_EMBED)
+    decoding.find_unreadable(manifest.table, manifest.root, cache, 1)
     victim = sorted(job.images.rglob("*.jpg"))[100]
     state, content = victim.stat(), victim.read_bytes()
     victim.write_bytes(bytes(32) + content[32:])

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -67,10 +67,10 @@ from guie.data.image_checks.decoding import (
     file_states,
 )
 from guie.data.image_checks.hashes import FINGERPRINTS
-from guie.data.images import decoder_key, open_as_seen
+from guie.data.images import open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
-from guie.data.manifest.reading import sidecars
+from guie.data.manifest.reading import sidecar_path
 from guie.data.names import refuse_alike
 from guie.data.shards.address import shown, url_of
 from guie.evaluation.embedding import cached_features
@@ -90,7 +90,7 @@ def read_sources(
     """
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []
-    sidecars: list[Sidecar] = []
+    sidecars: dict[str, Sidecar] = {}
     out = Path(config.out)
     decoded = Decoded(decoded_folder(out))  # so that training need not verify again
     cache = CheckCache(FINGERPRINTS if config.clean else VERIFY, config.image_root)
@@ -102,7 +102,7 @@ def read_sources(
         if config.verify:
             assert source.path is not None  # `with_path` has found it
             paths = table["image_path"].unique()
-            states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
+            states = file_states(absolute(read.root, paths), open_as_seen.__name__)
             checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
             good = states[pd.Index(paths).isin(table["image_path"])]
@@ -111,7 +111,7 @@ def read_sources(
         account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
-        sidecars.append(read.sidecar)
+        sidecars[f"{number} ({source.path})"] = read.sidecar
     everything, table = combine(listed), combine(readable)
     _refuse_alike(everything, config)
     sidecar = _merged(sidecars, set(table["domain"]))
@@ -182,17 +182,30 @@ def _only(manifest: Manifest, domains: list[str]) -> Manifest:
     return replace(manifest, table=rows)
 
 
-def _merged(sidecars: Iterable[Sidecar], domains: set[str]) -> Sidecar:
-    """Merge what the sources declare about the mix's domains."""
+def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
+    """Merge what the sources declare about the mix's domains.
+
+    Args:
+        sidecars: by the name of the source.
+
+    Raises UserError if the sources are to be decoded differently.
+    """
     merged: dict[str, DomainDeclaration] = {}
-    for sidecar in sidecars:
+    by_decode = {sidecar.decode: name for name, sidecar in sidecars.items()}
+    if len(by_decode) > 1:
+        raise UserError(
+            f"sources {by_decode['seen']} and {by_decode['host']}: decode is seen for one, and host for the"
+            " other; write the same into the sidecars of both; a source without one is seen, and needs a"
+            " mix of its own first"
+        )
+    for sidecar in sidecars.values():
         for domain in sorted(domains & sidecar.domains.keys()):
             old, new = merged.get(domain, DomainDeclaration()), sidecar.domains[domain]
             merged[domain] = DomainDeclaration(
                 shared_classes=old.shared_classes or new.shared_classes,
                 index_is_train=old.index_is_train or new.index_is_train,
             )
-    return Sidecar(domains=merged)
+    return Sidecar(domains=merged, decode=next(iter(by_decode)))
 
 
 def prefix_of(source: Path, root: Path) -> str:
@@ -311,7 +324,7 @@ def refuse_overwriting(config: MixConfig) -> None:
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
     out = Path(config.out)
-    results = [out, *sidecars(out), config.summary_path]
+    results = [out, sidecar_path(out), config.summary_path]
     if not _has_findings(config):  # else curate.py wrote them, and stopped
         results += [config.beside(end) for end in (".findings.csv", ".merges.csv", ".html")]
     standing = [path for path in results if os.path.lexists(path)]

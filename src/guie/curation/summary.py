@@ -14,6 +14,7 @@ import pandas as pd
 from guie.base.files import replacing, write_json
 from guie.config import MixConfig
 from guie.config.data import Source
+from guie.data.image_checks.decoding import differing
 from guie.data.manifest import queries_without_positive
 from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships
@@ -201,11 +202,13 @@ class CurationReport:
         }
 
     def _unsaid(self, table: pd.DataFrame) -> list[str]:
-        """Return notes on companion rows that are lost with dropped images."""
+        """Return notes on the decoders' differences, and on companion rows lost with dropped images."""
+        images = table.drop_duplicates("image_path").set_index("image_path")
+        line = differing(images["differs"], len(images)) if "differs" in images else ""
         read = joined(self.companions)
         left = within(read, table)
         lost = {kind: len(rows) - len(left.get(kind, ())) for kind, rows in read.items()}
-        return [
+        return [line] * bool(line) + [
             f"{kind}: {lost[kind]:,} of {len(rows):,} rows belong to dropped images; scores are not"
             " comparable with those on the whole set"
             for kind, rows in read.items()

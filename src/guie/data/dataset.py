@@ -20,7 +20,16 @@ from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
 from guie.data.columns import StringColumn
-from guie.data.images import open_as_host, open_part, with_retries
+from guie.data.images import (
+    DIFFERENCES,
+    Decode,
+    OpenImage,
+    difference,
+    open_as_seen,
+    open_part,
+    whole_px,
+    with_retries,
+)
 from guie.data.manifest import Manifest, rows_where
 
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
@@ -173,6 +182,7 @@ class TrainDataset(Dataset):
         root: folder that image_path is relative to.
         augment, preprocess: produce the view and the network input.
         seed: integers unique to this stage's views.
+        decode: of the manifest's sidecar.
     """
 
     def __init__(
@@ -183,12 +193,13 @@ class TrainDataset(Dataset):
         augment: Augment,
         preprocess: Preprocess,
         seed: Sequence[int],
+        decode: Decode = "seen",
     ):
         self.paths = StringColumn(rows["image_path"])
         self.labels = StringColumn(rows["label"]).positions_in(classes)
         self.captions = StringColumn(rows["caption"]) if "caption" in rows else None
         self.root, self.augment, self.preprocess = root, augment, preprocess
-        self.seed = tuple(seed)
+        self.seed, self.decode = tuple(seed), decode
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -218,7 +229,8 @@ class TrainDataset(Dataset):
         """Return a view (3, S, S) uint8, and the height and width in pixels of the whole image."""
         part_of = partial(self.augment.part, seed_of_part)
         file = self.root / self.paths[row]
-        part_HWC, size = with_retries(partial(open_part, file, part_of, self._enough))
+        decoded = partial(open_part, file, part_of, self._enough, self.decode)
+        part_HWC, size = with_retries(decoded)
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)
@@ -253,12 +265,14 @@ class Crop(Iterable[float], Protocol):
 
 
 class EvalDataset(Samples):
-    """Images decoded like the scorer does, with the preprocessing that is exported.
+    """Images decoded whole, with the preprocessing that is exported.
+
+    Attributes: `differs_N`, the number in DIFFERENCES of each image that was opened, shared with loaders.
 
     Args:
         boxes: crop box of each image, None for the whole image. Crops of a file that follow one another
             decode it once.
-        open_image: function that decodes an image file.
+        open_image: of `guie.data.images.DECODERS`.
     """
 
     def __init__(
@@ -266,11 +280,12 @@ class EvalDataset(Samples):
         files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: Callable[[Path], Image.Image] = open_as_host,
+        open_image: OpenImage = open_as_seen,
     ):
         self.files = StringColumn(map(str, files))
         self.preprocess, self.boxes = preprocess, boxes
         self.open_image = open_image
+        self.differs_N = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
         self._last: tuple[str, Image.Image] | None = None
 
     def __len__(self) -> int:
@@ -289,7 +304,12 @@ class EvalDataset(Samples):
         if box is None or self._last is None or self._last[0] != file:
             self._last = file, with_retries(partial(self.open_image, Path(file)))
         image = self._last[1]
-        return np.asarray(image.crop(box.corners(image.size)) if box else image)
+        self.differs_N[index] = DIFFERENCES.index(difference(image))
+        if box is None:
+            return np.asarray(image)
+        scale = image.width / whole_px(image)[0]
+        left, top, right, bottom = (round(scale * n) for n in box.corners(whole_px(image)))
+        return np.asarray(image.crop((left, top, max(right, left + 1), max(bottom, top + 1))))
 
     def prepared(self, image_HWC: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return what `__getitem__` returns for a decoded image."""

@@ -1,14 +1,16 @@
 """Decode images. All code that opens an image uses one of these functions.
 
-`open_as_seen` returns what a person sees (curation); `open_part` returns a crop of that, fast (training).
-`open_as_host` returns what the challenge's scorer sees (validation, embedding, parity with the
-submission). `with_retries` tries again when a network disk fails for a moment. A path is that of a file, or
-the address of an image in a shard, see `guie.data.shards`.
+`open_as_seen` returns what a person sees, `open_as_host` what the challenge's scorer sees. A manifest's
+sidecar chooses one of them for training and embedding, see `DECODERS`. `open_part` returns a crop of either,
+fast (training). `with_retries` tries again when a network disk fails for a moment. A path is that of a
+file, or the address of an image in a shard, see `guie.data.shards`.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import os
 import sys
 import time
 import warnings
@@ -16,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -31,8 +33,8 @@ from guie.data.shards.opening import open_in_shard
 # its next OpenCV call.
 cv2.setNumThreads(0)
 
-# Pillow only warns at 89 Mpx and rejects at twice that; a decompression bomb must not pass with a warning.
-MAX_PIXELS = 100_000_000
+LIMIT, LIMIT_MEGAPIXELS = "GUIE_MAX_MEGAPIXELS", 100.0
+HALVED = 4  # a JPEG may have so many times more pixels: it is decoded at half its sides
 # Reduction factors n at which a JPEG can be decoded (sides / n), with OpenCV's flags.
 REDUCTIONS = {
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_COLOR_RGB,
@@ -47,8 +49,13 @@ WAITS_S = (0.5, 1.0, 2.0, 4.0)
 # readers start programs (EPS) or are rarely reviewed.
 FOREIGN = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 FORMATS = (*FOREIGN, "PPM", "JPEG2000")
+JPEGS = ("JPEG", "MPO")
+PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf")  # chunks that a picture needs
 
-PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
+Decode = Literal["seen", "host"]  # a manifest's decision, in its sidecar
+# Keys in `info` of a decoded image: why `seen` and `host` differ on it; its size if it was halved
+DIFFERS, WHOLE_PX = "guie_differs", "guie_whole_px"
+DIFFERENCES = ("", "EXIF turn", "16 bits", "transparency")
 
 T = TypeVar("T")
 
@@ -69,78 +76,92 @@ class Region(NamedTuple):
 def open_as_seen(path: str | Path) -> Image.Image:
     """Return RGB as a viewer shows it: EXIF-rotated, 16 bit scaled, transparency on white, first frame.
 
+    A JPEG of more pixels than `max_pixels` is decoded at half its sides; `whole_px` returns its size.
+
     Raises UserError naming the file if it cannot be decoded whole.
     """
     return _decode(path, _as_seen)
 
 
-def picture_of(data: bytes) -> Image.Image:
-    """Decode bytes received from others, in a format of FOREIGN, like `open_as_seen`. Raises UserError."""
-    return _decode(io.BytesIO(data), _as_seen, "the picture", FOREIGN)
+def picture_of(data: bytes, decode: Decode = "seen") -> Image.Image:
+    """Decode bytes received from others, in a format of FOREIGN. Raises UserError."""
+    convert = _as_seen if decode == "seen" else _as_host
+    return _decode(io.BytesIO(data), convert, "the picture", FOREIGN)
 
 
 def open_part(
     path: str | Path,
     part_of: Callable[[int, int], Region],
     enough: Callable[[int, int], bool],
+    decode: Decode = "seen",
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return a crop of `open_as_seen`, uint8 (h, w, 3), and the height and width of the whole.
+    """Return a crop of the decoder's image, uint8 (h, w, 3), and the height and width of the whole.
 
     A JPEG may be decoded at 1/2, 1/4 or 1/8 size, if `enough(rows, columns)` holds for the crop. That
     takes a fraction of the time.
 
     Args:
-        part_of: returns the crop for the height and width in pixels of the whole, as seen. They are
+        part_of: returns the crop for the height and width in pixels of the whole, as decoded. They are
             never those of a reduced decoding.
+        decode: see `DECODERS`.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
-    return _decode(path, partial(_part, part_of=part_of, enough=enough))
+    return _decode(path, partial(_part, part_of=part_of, enough=enough, decode=decode))
 
 
 def open_as_host(path: str | Path) -> Image.Image:
     """Return RGB exactly as the scoring notebook decodes it: `convert("RGB")`, no EXIF rotation.
 
+    It reads all that `open_as_seen` reads, so also some files that Pillow refuses.
+
     Raises UserError naming the file if it cannot be decoded whole.
     """
-    return _decode(path, lambda image: image.convert("RGB"))
+    return _decode(path, _as_host)
 
 
-def size_as_host(path: str | Path) -> tuple[int, int]:
-    """Return the size of `open_as_host`'s image from the header alone. Raises UserError like it."""
-    return _decode(path, lambda image: image.size)
+# By the value of `decode`: what training and embedding show of an image, and what curation checks
+OpenImage = Callable[[str | Path], Image.Image]  # its name is the key of caches
+DECODERS: dict[Decode, OpenImage] = {"seen": open_as_seen, "host": open_as_host}
+
+
+def size_as(decode: Decode, path: str | Path) -> tuple[int, int]:
+    """Return the width and height of the decoder's image, mostly from the header. Raises UserError."""
+    return _decode(path, lambda image: _seen_size(image) if decode == "seen" else image.size)
+
+
+def whole_px(image: Image.Image) -> tuple[int, int]:
+    """Return the width and height that a decoded image has in its file, also if it was halved."""
+    return image.info.get(WHOLE_PX, image.size)
+
+
+def difference(image: Image.Image) -> str:
+    """Return which of DIFFERENCES is between `seen` and `host` for an image of a decoder."""
+    return image.info.get(DIFFERS, "")
+
+
+def max_pixels() -> float:
+    """Return the number of pixels that an image is decoded to at most, from GUIE_MAX_MEGAPIXELS.
+
+    Pillow's limit is raised to as many as `HALVED` allows, and stays above a higher one.
+
+    Raises UserError if that is not a positive number.
+    """
+    text = os.environ.get(LIMIT, "")
+    try:
+        limit = 1e6 * float(text or LIMIT_MEGAPIXELS)
+    except ValueError:
+        limit = math.nan
+    if not 0 < limit < math.inf:
+        raise UserError(f"{LIMIT}={text}: must be a number of megapixels above 0, such as 200")
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses from twice this number on
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, int(HALVED * limit / 2))
+    return limit
 
 
 def check_bytes(data: bytes, name: str) -> None:
-    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` and `open_as_host` read them."""
-
-    def both(image: ImageFile.ImageFile) -> None:
-        _as_seen(image)
-        if image.mode not in PLAIN:
-            image.convert("RGB")
-
-    _decode(io.BytesIO(data), both, name)
-
-
-def open_as_host_once_seen(path: str | Path) -> Image.Image:
-    """Check like `open_as_host` a file that `open_as_seen` has decoded: mostly the header suffices.
-
-    Raises UserError like it.
-    """
-    return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
-
-
-# Cache keys stay the same when a function is renamed.
-DECODER_KEYS: dict[Any, str] = {
-    open_as_seen: "open_as_seen",
-    open_as_host: "open_as_host",
-    open_as_host_once_seen: "open_as_host_once_seen",
-}
-
-
-def decoder_key(open_image: Callable[..., Any]) -> str:
-    """Return the cache key of a decoder; for an unlisted function, its name."""
-    return DECODER_KEYS.get(open_image, open_image.__name__)
+    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` reads them."""
+    _decode(io.BytesIO(data), _as_seen, name)
 
 
 def with_retries(open_image: Callable[[], T]) -> T:
@@ -160,7 +181,7 @@ def with_retries(open_image: Callable[[], T]) -> T:
 
 
 def _decode(
-    file: str | Path | BinaryIO,
+    file: str | Path | io.BytesIO,
     convert: Callable[[ImageFile.ImageFile], T],
     name: str | None = None,
     formats: Sequence[str] = FORMATS,
@@ -175,17 +196,25 @@ def _decode(
                 file = in_shard
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
-            with Image.open(file, formats=_available(formats)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise UserError(
-                        f"{path}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels;"
-                        " refused as a decompression bomb"
-                    )
-                return convert(image)
-    except UserError:
-        raise
+            try:
+                return _converted(file, convert, formats)
+            except (UserError, Image.DecompressionBombError):
+                raise
+            except Exception:
+                bare = _without_metadata(file)
+                if bare is None:
+                    raise
+                return _converted(bare, convert, formats)
     except FileNotFoundError as error:
         raise UserError(why_unreadable(str(path), "image") or f"{path}: no such image") from error
+    except Image.DecompressionBombError as error:
+        size, _, _ = str(error).partition(" exceeds")
+        raise UserError(
+            f"{path}: {size}, more than {max_pixels() / 1e6:g} megapixels ({HALVED} times as many in a"
+            f" JPEG), perhaps a decompression bomb; shrink it, or set {LIMIT} to more"
+        ) from error
+    except UserError:
+        raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
         said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
@@ -193,12 +222,54 @@ def _decode(
         raise UserError(f"{path}: not a readable image: {said}") from error
 
 
-def _head(file: str | Path | BinaryIO) -> bytes:
+def _head(file: str | Path | io.BytesIO) -> bytes:
     if isinstance(file, str | Path):
         with open(file, "rb") as opened:
             return opened.read(HEAD_BYTES)
     file.seek(0)
     return file.read(HEAD_BYTES)
+
+
+def _converted(
+    file: str | Path | io.BytesIO,
+    convert: Callable[[ImageFile.ImageFile], T],
+    formats: Sequence[str],
+) -> T:
+    limit = max_pixels()
+    with Image.open(file, formats=_available(formats)) as image:
+        if image.width * image.height > limit * (HALVED if image.format in JPEGS else 1):
+            raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels")
+        return convert(image)
+
+
+def _without_metadata(file: str | Path | io.BytesIO) -> io.BytesIO | None:
+    """Return a PNG or JPEG with little more than its pixels; None for other formats, or if none is left out.
+
+    Pillow refuses a good picture whose text or colour profile is large or damaged.
+    """
+    data = file.getvalue() if isinstance(file, io.BytesIO) else Path(file).read_bytes()
+    kept: list[bytes] = []
+    if data.startswith(b"\x89PNG"):
+        at = 8
+        while at < len(data):
+            end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+            if data[at + 4 : at + 8] in PNG_PIXELS:
+                kept.append(data[at:end])
+            at = end
+        bare = b"".join([data[:8], *kept])
+    elif data.startswith(b"\xff\xd8"):
+        at = 2
+        while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] not in (b"", b"\xda"):
+            end = at + 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+            is_metadata = 0xE0 <= data[at + 1] <= 0xEF or data[at + 1] == 0xFE
+            # EXIF may turn the picture, and Adobe's segment says how its colours are stored
+            if not is_metadata or data[at + 4 : at + 9] in (b"Exif\0", b"Adobe"):
+                kept.append(data[at:end])
+            at = end
+        bare = b"".join([data[:2], *kept, data[at:]])
+    else:
+        return None
+    return io.BytesIO(bare) if len(bare) < len(data) else None
 
 
 @lru_cache
@@ -212,24 +283,26 @@ def _part(
     image: ImageFile.ImageFile,
     part_of: Callable[[int, int], Region],
     enough: Callable[[int, int], bool],
+    decode: Decode,
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    if image.format not in ("JPEG", "MPO"):
-        whole = np.array(_as_seen(image))
+    convert = _as_seen if decode == "seen" else _as_host
+    if image.format not in JPEGS:
+        whole = np.array(convert(image))
         height, width = whole.shape[:2]
         return whole[part_of(height, width).of(height, width)], (height, width)
-    turn = _orientation(image)
-    width, height = image.size if turn < 5 else image.size[::-1]
+    width, height = _seen_size(image) if decode == "seen" else image.size
     part = part_of(height, width)
-    reduction = 1
+    least = 2 if height * width > max_pixels() else 1
     for reduction in REDUCTIONS:
         rows, columns = part.of(-(-height // reduction), -(-width // reduction))
-        if enough(rows.stop - rows.start, columns.stop - columns.start):
+        if reduction == least or enough(rows.stop - rows.start, columns.stop - columns.start):
             break
-    seen = _jpeg(image, reduction) if turn == 1 else None
-    if seen is None:
+    turned = decode == "seen" and _orientation(image) > 1
+    pixels = None if turned else _jpeg(image, reduction)
+    if pixels is None:
         image.draft(None, (image.width // reduction, image.height // reduction))
-        seen = np.array(_as_seen(image))
-    return seen[part.of(*seen.shape[:2])], (height, width)
+        pixels = np.array(convert(image))
+    return pixels[part.of(*pixels.shape[:2])], (height, width)
 
 
 def _jpeg(image: ImageFile.ImageFile, reduction: int) -> np.ndarray | None:
@@ -251,7 +324,12 @@ def _span(start: float, stop: float, size: int) -> slice:
 
 
 def _as_seen(image: Image.Image) -> Image.Image:
+    about: dict[Any, Any] = {}
+    if image.width * image.height > max_pixels():
+        about[WHOLE_PX] = _seen_size(image)
+        image.draft(None, (image.width // 2, image.height // 2))
     image.load()  # raises on damaged pixels, which later steps may tolerate
+    about[DIFFERS] = _difference(image)
     image = _turned(image)
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _from_16_bit(image)
@@ -261,7 +339,35 @@ def _as_seen(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
-    return image if image.mode == "RGB" else image.convert("RGB")
+    seen = image if image.mode == "RGB" else image.convert("RGB")
+    seen.info |= about
+    return seen
+
+
+def _as_host(image: Image.Image) -> Image.Image:
+    image.load()
+    differs = _difference(image)
+    host = image.convert("RGB")
+    host.info[DIFFERS] = differs
+    return host
+
+
+def _difference(image: Image.Image) -> str:
+    """Return `difference` of an image that is loaded, but neither turned nor converted."""
+    if _orientation(image) > 1:
+        return "EXIF turn"
+    if image.mode.startswith("I"):
+        return "16 bits"
+    if image.has_transparency_data:
+        least, _ = image.convert("RGBA").getchannel("A").getextrema()
+        return "transparency" if least != 255 else ""
+    return ""
+
+
+def _seen_size(image: Image.Image) -> tuple[int, int]:
+    """Return the size of an image as seen, before it is loaded; Pillow itself turns a TIFF."""
+    turned = image.format != "TIFF" and _orientation(image) >= 5
+    return image.size[::-1] if turned else image.size
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:

@@ -253,6 +253,7 @@ def with_generic(
         dataset.augment,
         dataset.preprocess,
         seed,
+        generic.sidecar.decode,
     )
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps

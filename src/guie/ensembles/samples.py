@@ -77,7 +77,7 @@ class Fits:
         rows = rows[rows["domain"].isin(sample.domains or known)]
         rows = balanced_sample(rows, sample.per_domain, sample.seed)
         files = [manifest.file(path) for path in rows["image_path"]]
-        dataset = EvalDataset(files, model.preprocess)
+        dataset = EvalDataset(files, model.preprocess, open_image=manifest.open_image)
         emb_ND = self._embed(model, dataset, "fit", self.config.workers)
         images = rows["domain"].value_counts().sort_index().to_dict()
         basis = {"manifest": sample.manifest, "split": sample.split, "seed": sample.seed}
@@ -93,7 +93,8 @@ class Fits:
             return None
         rows = self.val.split("val")
         files = [self.val.file(path) for path in rows["image_path"]]
-        dataset, workers = EvalDataset(files, model.preprocess), self.config.workers
+        dataset = EvalDataset(files, model.preprocess, open_image=self.val.open_image)
+        workers = self.config.workers
         kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
         emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)
         return flat_scores(self.from_main(lambda: quick_scores(emb_ND, rows)))

@@ -23,7 +23,7 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
 from guie.data.image_checks.decoding import absolute
-from guie.data.images import decoder_key, open_as_host
+from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
 from guie.data.loader import Prefetcher, eval_loader
 from guie.data.raw_batch import RawImages, packed
 from guie.evaluation.feature_cache import FeatureCache, Features, fill, readable_states
@@ -63,10 +63,12 @@ def embed_files(
     embedder: Embeds,
     preprocess: AnyPreprocess,
     files: Sequence[Path],
+    open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> np.ndarray:
     """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
-    return embed_dataset(accelerator, embedder, EvalDataset(files, preprocess), **settings)
+    dataset = EvalDataset(files, preprocess, open_image=open_image)
+    return embed_dataset(accelerator, embedder, dataset, **settings)
 
 
 def embed_dataset(
@@ -226,7 +228,7 @@ def cached_features(
     Args:
         view: a function applied to each image before the preprocessing, with its name, which is
             part of the cache key; None for the whole image.
-        settings: passed on to `embed_blocks`.
+        settings: passed on to `embed_into`.
 
     Raises:
         UserError: an image cannot be read, or the cache cannot be written.
@@ -248,10 +250,12 @@ def embed_into(
     preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
     boxes: Sequence[Crop | None] | None = None,
-    open_image: Callable[[Path], Image.Image] = open_as_host,
+    open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> pd.DataFrame:
     """Compute missing features in all processes; return the states that `FeatureCache.open` takes.
+
+    Column `differs` has the `guie.data.images.difference` of those computed.
 
     Args:
         boxes: the crop of each image, None for the whole image; part of the cache key.
@@ -261,7 +265,7 @@ def embed_into(
     Raises UserError like `cached_features`.
     """
     boxes = boxes or [None] * len(files)
-    decoder = decoder_key(open_image)
+    decoder = open_image.__name__
     states = from_main(accelerator, lambda: readable_states(files, decoder))
     decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
     states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
@@ -270,7 +274,10 @@ def embed_into(
     dataset = EvalDataset(wanted, preprocess, crops, open_image)
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
     fill(accelerator, cache, states, missing, blocks)
-    return states
+    differs_M = accelerator.reduce(dataset.differs_N.to(accelerator.device), "sum").cpu().numpy()
+    differs_N = np.full(len(states), "", object)
+    differs_N[missing] = np.take(np.array(DIFFERENCES, object), differs_M)
+    return states.assign(differs=differs_N)
 
 
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:

@@ -208,7 +208,8 @@ def prompt_weights(
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()
     weigher = PromptWeights(embedder.to(accelerator.device).backbone)
+    settings = {"workers": workers, "title": "weights"}
     weights_NM = embed_files(
-        accelerator, weigher, model.preprocess, files, workers=workers, title="weights"
+        accelerator, weigher, model.preprocess, files, manifest.open_image, **settings
     )
     return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

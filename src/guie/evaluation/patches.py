@@ -80,5 +80,6 @@ def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndar
             f" {MOST_BYTES / 2**30:.0f} GB are used; use search.py, or a smaller split"
         )
     files = [manifest.file(path) for path in paths]
-    patches_ND = embed_files(make_accelerator(), features, model.preprocess, files, title="patches")
+    made_by = (make_accelerator(), features, model.preprocess)
+    patches_ND = embed_files(*made_by, files, manifest.open_image, title="patches")
     return patches_ND.reshape(len(paths), features.patches, -1)[place_T]

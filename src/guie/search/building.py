@@ -23,7 +23,7 @@ from guie.base.errors import UserError
 from guie.base.files import held, refuse_foreign_list, replacing, shown
 from guie.base.processes import loader_count
 from guie.data.image_checks.decoding import absolute, file_states, find_unreadable
-from guie.data.images import open_as_seen
+from guie.data.images import DECODERS
 from guie.evaluation.embedding import Check, embed_into, raise_fault
 from guie.evaluation.feature_cache import FeatureCache, Features, caches_in, remove_caches
 from guie.evaluation.knn import search_threads, unit_vectors
@@ -147,7 +147,8 @@ def build(
     Raises UserError if the folder has an index of another model, no image is readable, or most of the
     indexed images are gone without `fewer`.
     """
-    facts = replace(facts, recipe=recipe_hash(opened.recipe), dimension=opened.embedder.dim)
+    recipe, dimension = recipe_hash(opened.recipe), opened.embedder.dim
+    facts = replace(facts, recipe=recipe, dimension=dimension, decode=pictures.decode)
     old = from_main(accelerator, lambda: _known(out, facts, pictures, fewer))
     look = partial(_readable, out, pictures, loader_count(workers))
     files, unreadable = from_main(accelerator, look)
@@ -163,7 +164,7 @@ def build(
         opened.preprocess,
         absolute(pictures.root, paths),
         [None, *regions[1:]] * len(missing),
-        open_image=open_as_seen,
+        open_image=DECODERS[pictures.decode],
         batch_size=opened.batch_size,
         workers=workers,
         check=check,
@@ -267,6 +268,11 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
             f"{out}: made with --regions {old.facts.regions}, not {facts.regions}; leave --regions out, or"
             " choose another --out"
         )
+    if old.facts.decode != facts.decode:
+        raise UserError(
+            f"{out}: made with decode: {old.facts.decode} of a manifest's sidecar, not {facts.decode};"
+            " choose another --out"
+        )
     if old.facts.root != str(pictures.root):
         raise UserError(
             f"{out}: indexes {old.facts.root}, not {pictures.root}; choose another --out"
@@ -284,8 +290,9 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
 def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return rows with a readable image, and the others with the reason, also written to DROPPED."""
     files = pictures.files
-    table = files[["image_path"]].assign(split="train")  # decoded upright
-    bad = find_unreadable(table, pictures.root, out / DECODED, max(1, workers))
+    table = files[["image_path"]].assign(split="train")
+    asked = (table, pictures.root, out / DECODED, max(1, workers))
+    bad = find_unreadable(*asked, DECODERS[pictures.decode])
     left = files.drop(bad.index).reset_index(drop=True)
     if left.empty:
         raise UserError(f"{pictures.root}: none of {len(files):,} images can be decoded")
@@ -368,6 +375,7 @@ def _common(shards: Sequence[Index]) -> Facts:
             ("recipe", "another model"),
             ("root", "another image folder"),
             ("regions", "other --regions"),
+            ("decode", "another decode in the manifest's sidecar"),
         ):
             if getattr(shard.facts, key) != getattr(first.facts, key):
                 raise UserError(f"{shard.folder}: made from {what} than {first.folder}")

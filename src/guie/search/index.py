@@ -36,6 +36,7 @@ from guie.base.seeds import seeded_draws
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
 from guie.data.image_checks.decoding import absolute, file_states
+from guie.data.images import Decode
 from guie.data.manifest import load_manifest
 
 MANIFESTS = (".csv", ".parquet")
@@ -51,6 +52,7 @@ class Pictures:
     root: Path
     files: pd.DataFrame
     skipped: Counter[str]
+    decode: Decode = "seen"
 
 
 def pictures_of(source: Path, root: Path | None = None) -> Pictures:
@@ -64,7 +66,8 @@ def pictures_of(source: Path, root: Path | None = None) -> Pictures:
     if source.suffix in MANIFESTS:
         manifest = load_manifest(source, root)
         rows = manifest.table.drop_duplicates("image_path")[["image_path", "domain", "label"]]
-        return Pictures(manifest.root.resolve(), _with_states(rows, manifest.root), Counter())
+        files = _with_states(rows, manifest.root)
+        return Pictures(manifest.root.resolve(), files, Counter(), manifest.sidecar.decode)
     folder = unpacked(source)
     paths, skipped = image_files(folder)
     domains = [path.split("/")[0] if "/" in path else "" for path in paths]
@@ -83,7 +86,7 @@ def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
         raise UserError(
             f"--shard {number}/{count}: has none of the {len(pictures.files):,} images; use fewer shards"
         )
-    return Pictures(pictures.root, files, pictures.skipped)
+    return replace(pictures, files=files)
 
 
 def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
@@ -161,6 +164,7 @@ class Facts:
     sureness: Annotated[Confidence, AfterValidator(_paired)] | None = None
     shard: str | None = None
     regions: Literal[1, 5, 14] = 1  # vectors of an image, see `guie.search.regions`
+    decode: Decode = "seen"  # of the manifest
     # Must be a name in the folder: `../..` would read files outside it
     generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""
     version: int = VERSION

@@ -24,7 +24,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import shown
 from guie.data.dataset import as_batch, image_shapes
-from guie.data.images import open_as_seen
+from guie.data.images import DECODERS
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.evaluation.patches import PatchFeatures
@@ -233,7 +233,7 @@ class Searcher:
                     continue
                 path = Path(self.index.facts.root) / self.index.files["image_path"].iloc[row]
                 try:
-                    picture = open_as_seen(path)
+                    picture = DECODERS[self.index.facts.decode](path)
                 except UserError:
                     picture = Image.new("RGB", (8, 8))
                 patches_1PF = self.patches([picture])
@@ -255,8 +255,9 @@ class Searcher:
 
         Raises UserError for an image that cannot be decoded, a box outside it, or an unknown domain.
         """
-        image = picture if isinstance(picture, Image.Image) else open_as_seen(picture)
-        part = cropped(image, box)
+        if not isinstance(picture, Image.Image):
+            picture = DECODERS[self.index.facts.decode](picture)
+        part = cropped(picture, box)
         return self.near(self.embed([part])[0], k, domain, patches_1PF=self.patches([part]))
 
     def like(self, row: int, k: int = 10, domain: str | None = None) -> list[Hit]:

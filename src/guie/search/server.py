@@ -226,7 +226,7 @@ def _answer(app: Flask, searcher: Searcher) -> None:
         with one_at_a_time:
             sent = request.files["picture"].read()
             _refuse_many_pixels(sent)
-            part = cropped(picture_of(sent), corners)
+            part = cropped(picture_of(sent, searcher.index.facts.decode), corners)
             patches_1PF = searcher.patches([part])
             query = Query(searcher.embed([part])[0], patches_1PF=patches_1PF)
         return {"token": queries.add(query), **neighbours(query, None, began)}

@@ -143,9 +143,9 @@ def look_at_images(jobs: Iterable[Job]) -> None:
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
-        find_unreadable(
-            manifest.table, manifest.root, decoded_folder(manifest.path), usable_cores()
-        )
+        cache = decoded_folder(manifest.path)
+        asked = (manifest.table, manifest.root, cache, usable_cores())
+        find_unreadable(*asked, manifest.open_image)
 
 
 def threads_of_each(jobs: int) -> int:

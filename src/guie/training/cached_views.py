@@ -43,7 +43,8 @@ from guie.models.preprocess import Inputs, Preprocess, View
 from guie.training.teachers import Teacher, Teachers
 
 VERSION = 1  # raise it if the same config draws other views
-DECODER = "open_part"  # the decoder of TrainDataset
+# Cache keys of the decoders of TrainDataset
+DECODERS = {"seen": "open_part", "host": "open_part as host"}
 BYTES = np.dtype(np.float16).itemsize
 
 
@@ -93,7 +94,7 @@ def cached_views(
     caches = _view_caches(known_by, dataset, views, folder)
     of_rows = np.arange(len(dataset)) if rows is None else rows
     files = absolute(dataset.root, dataset.paths.take(of_rows))
-    states = from_main(accelerator, lambda: readable_states(files, DECODER))
+    states = from_main(accelerator, lambda: readable_states(files, DECODERS[dataset.decode]))
     missing = from_main(accelerator, lambda: [cache.missing(states) for cache in caches])
     row_bytes = embedder.dim * BYTES
     wanted = sum(len(rows) for rows in missing) * row_bytes
@@ -244,9 +245,9 @@ def frozen_data(
     val = None
     if "val" in manifest.table["split"].unique():
         paths = manifest.split("val")["image_path"]
-        val = cached_features(
-            accelerator, tower, paths, manifest.root, folder, workers=workers, check=check
-        )
+        settings: dict[str, Any] = {"workers": workers, "check": check}
+        settings["open_image"] = manifest.open_image
+        val = cached_features(accelerator, tower, paths, manifest.root, folder, **settings)
     return FrozenData(dataset, views, val)
 
 

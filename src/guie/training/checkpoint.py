@@ -65,7 +65,7 @@ class TrainState:
 class Identity:
     """What a checkpoint belongs to; see `check_identity`."""
 
-    rows: str  # hash of the training rows
+    rows: str  # hash of the training rows, and how the host's decoder is marked
     commit: str  # of the code
 
 
@@ -208,8 +208,8 @@ def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = Tr
     """
     if saved.rows != now.rows:
         raise UserError(
-            f"{folder}: the training images or labels changed since the run started; restore the old"
-            " manifest, or --overwrite the run"
+            f"{folder}: the training images, their labels or the sidecar's decode changed since the run"
+            " started; restore the old manifest, or --overwrite the run"
         )
     if warn and saved.commit != now.commit:
         print(

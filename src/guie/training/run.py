@@ -88,7 +88,8 @@ class Run:
         self.began = time.monotonic()
         folder, main = self.folder, self.accelerator.is_main_process
         every = [*self.rows, self.generic.table] if self.generic else self.rows
-        self.identity = Identity(rows_hash(every), code_version())
+        decode = "" if self.manifest.sidecar.decode == "seen" else " as host"
+        self.identity = Identity(rows_hash(every) + decode, code_version())
         from_main(self.accelerator, lambda: keep_classes(folder, self.classes.labels))
         saved = self.checkpoints.load(warn=main)
         if saved:

@@ -137,6 +137,7 @@ class Stage:
             Augment(stage.augment),
             build_preprocess(config.model, backbone, size_px, stage.augment.fit),
             seed,
+            run.manifest.sidecar.decode,
         )
         load = partial(TrainLoader, workers=config.data.workers, device=accelerator.device)
         teacher_features = precomputed_teachers(self, dataset, RankDraws(*steps))
@@ -294,8 +295,9 @@ def validate(
         emb_ND = embed_rows(accelerator, embedder, frozen.val)
     else:
         files = [manifest.file(path) for path in rows["image_path"]]
+        settings = {"workers": workers, "title": "val", "check": check}
         emb_ND = embed_files(
-            accelerator, embedder, preprocess, files, workers=workers, title="val", check=check
+            accelerator, embedder, preprocess, files, manifest.open_image, **settings
         )
     return flat_scores(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 

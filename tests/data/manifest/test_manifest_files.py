@@ -7,9 +7,8 @@ import os
 
 import pandas as pd
 import pytest
-from manifest_rows import HEADER, SHARED, refusal
+from manifest_rows import HEADER, refusal
 
-from guie.base.errors import UserError
 from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
 from guie.data.manifest.reading import sidecar_path
 
@@ -62,7 +61,8 @@ def test_null_in_parquet_is_empty_not_a_class_called_none(tmp_path):
 def test_saved_manifest_comes_back(written, tmp_path, suffix):
     table = load_manifest(written()).table
     table = table.assign(caption=["a, b", 'say "c"', "", "é", "line\nbreak", "x"], weight=0.5)
-    sidecar = Sidecar(domains={"toys": DomainDeclaration(shared_classes=True)})
+    toys = {"toys": DomainDeclaration(shared_classes=True)}
+    sidecar = Sidecar(domains=toys, decode="host")
     path = tmp_path / "new" / f"mix.{suffix}"
     save_manifest(table, path, sidecar)
     back = load_manifest(path)
@@ -102,17 +102,3 @@ def test_a_config_of_the_manifests_name_is_left_alone(written):
         config.write_text(text)
         save_manifest(load_manifest(path).table, path)
         assert config.read_text() == text and load_manifest(path).sidecar == Sidecar()
-
-
-def test_a_sidecar_of_the_old_name_is_read_and_replaced(written):
-    path = written(SHARED)
-    old = path.with_suffix(".yaml")
-    old.write_text("domains: {toys: {shared_classes: true}}")
-    manifest = load_manifest(path)
-    save_manifest(manifest.table, path, manifest.sidecar)
-    assert not old.exists() and load_manifest(path).sidecar == manifest.sidecar
-    old.write_text("domains: {toys: {shared: true}}")
-    load_manifest(path)  # the new one counts
-    sidecar_path(path).unlink()
-    with pytest.raises(UserError, match="domains.toys.shared"):
-        load_manifest(path)

@@ -84,7 +84,7 @@ def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(
     monkeypatch.setattr(
         decoding,
         "check_all",
-        lambda paths, *_: decoded.extend(paths) or [(1, 1, "")] * len(paths),
+        lambda paths, *_: decoded.extend(paths) or [(1, 1, "", "")] * len(paths),
     )
     look = (shards.table, shards.root, tmp_path / "cache", 1)
     assert find_unreadable(*look).empty and not decoded

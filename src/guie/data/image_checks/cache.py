@@ -18,7 +18,6 @@ from guie.data.image_checks.decoding import (
     file_states,
 )
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
-from guie.data.images import decoder_key
 
 THUMBNAIL = "thumbnail"  # stays on disk until it is needed
 
@@ -97,7 +96,7 @@ class CheckCache:
         return dict(zip(known["path"], known[THUMBNAIL], strict=True))
 
     def _states(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> pd.DataFrame:
-        return self._own(file_states(absolute(root, paths), decoder_key(open_image)), paths)
+        return self._own(file_states(absolute(root, paths), open_image.__name__), paths)
 
     def _own(self, states: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
         return states.assign(version=self.check.version).set_axis(pd.Index(paths, dtype=object))

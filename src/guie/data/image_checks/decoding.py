@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -26,7 +27,7 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_foreign_list, replacing
 from guie.base.processes import follow_parent, usable_cores
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
-from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
+from guie.data.images import OpenImage, difference, open_as_seen, whole_px
 from guie.data.manifest import Manifest, queries_without_positive
 from guie.data.manifest.reading import class_names
 from guie.data.shards.cached import open_places
@@ -35,7 +36,7 @@ from guie.data.shards.opening import decoded_in_shards, states_in_shards
 from guie.data.shards.storage import content_hash
 
 # Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.
-VERSION = f"1, Pillow {PIL.__version__}"
+VERSION = f"2, Pillow {PIL.__version__}"
 TYPES = {"file": str, "decoder": str, "size_bytes": int, "mtime_ns": int, "version": str}
 KEY = list(TYPES)
 STATE = ["size_bytes", "mtime_ns"]  # of a file: what changes with its content
@@ -112,10 +113,9 @@ def _size_and_time(file: str, by_content: bool) -> tuple[int, int]:
     return (state.st_size, state.st_mtime_ns) if readable else (-1, -1)
 
 
-OpenImage = Callable[[Path], Image.Image]
 T = TypeVar("T")
 R = TypeVar("R")
-Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
+Verdict = tuple[int, int, str, str]  # width, height, reason ("": the image is good), `difference`
 # Maps a root, a decoder and an image_path to a row that begins with a Verdict.
 CheckImage = Callable[[str, OpenImage, str], tuple[Any, ...]]
 CHUNK = 64  # images given to a worker at once
@@ -135,7 +135,9 @@ def opened(root: str, open_image: OpenImage, image_path: str) -> Image.Image | s
 def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
     """Decode one image of a folder; return its verdict."""
     image = opened(root, open_image, image_path)
-    return (0, 0, image) if isinstance(image, str) else (*image.size, "")
+    return (
+        (0, 0, image, "") if isinstance(image, str) else (*whole_px(image), "", difference(image))
+    )
 
 
 def _leaves(root: str, image_path: str) -> bool:
@@ -157,7 +159,7 @@ class Check(NamedTuple):
     version: str  # rows of another version are computed again
 
 
-VERIFY = Check("verified", decode, ("width", "height", "reason"), VERSION)
+VERIFY = Check("verified", decode, ("width", "height", "reason", "differs"), VERSION)
 
 
 def drop_unusable(
@@ -228,9 +230,6 @@ def mapped(
                 ) from None
 
 
-# By split: training and embedding open images with different decoders.
-DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
-TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
 LISTED = ["image_path", "split", "reason"]  # columns of such a list
 
@@ -242,7 +241,6 @@ def readable(
     *,
     drop_bad: bool,
     dropped: Path,
-    decoders: Mapping[str, OpenImage] | None = None,
 ) -> Manifest:
     """Check that all images decode: raise UserError, or with `drop_bad` drop the rows that do not.
 
@@ -252,7 +250,6 @@ def readable(
     Args:
         splits: splits whose images will be opened.
         dropped: file to write the list of dropped rows to.
-        decoders: by split, the function that will open its images; None: as in training.
     """
     if drop_bad:
         from_main(accelerator, lambda: refuse_foreign_list(dropped, LISTED))
@@ -264,7 +261,8 @@ def readable(
     rows = table[used]
     cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
-    look = partial(find_unreadable, rows, manifest.root, cache, usable_cores(), decoders, states)
+    asked = (rows, manifest.root, cache, usable_cores(), manifest.open_image, states)
+    look = partial(find_unreadable, *asked)
     bad = from_main(accelerator, look)
     if states is not None and not indexed:
         known = states[STATE].reindex(table["image_path"], fill_value=-1)
@@ -286,17 +284,19 @@ def find_unreadable(
     root: Path,
     cache: str | Path,
     workers: int,
-    decoders: Mapping[str, OpenImage] | None = None,
+    decoder: OpenImage = open_as_seen,
     states: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of a manifest whose image does not decode with its split's decoder.
+    """Return the rows of a manifest whose image does not decode.
+
+    Of the images decoded here, those that `seen` and `host` differ on are counted, in a line.
 
     Args:
         table: rows with image_path and split.
         root: folder that image_path starts from.
         cache: folder of a `Decoded`: a file is decoded again only after a change.
         workers: decoding processes.
-        decoders: by split; None: as in training.
+        decoder: the function that will open them.
         states: `file_states` of the files, by image_path; None: they are read here.
 
     Returns:
@@ -305,17 +305,33 @@ def find_unreadable(
     Raises:
         UserError: the cache cannot be written.
     """
-    known, unreadable = Decoded(cache), []
+    known = Decoded(cache)
     # Before the files are opened, so that a file that changes meanwhile is decoded again next time.
     states = _states(table, root) if states is None else states
-    used = table["split"].map(decoders or DECODERS).to_numpy(object)
-    for decoder in (open_as_seen, open_as_host):
-        rows = table[used == decoder]
-        states_of_rows = states.loc[rows["image_path"].unique()]
-        reasons = _reasons(states_of_rows, root, decoder, known, workers)
-        bad = rows.loc[rows["image_path"].isin(reasons.keys()), ["image_path", "split"]]
-        unreadable.append(bad.assign(reason=bad["image_path"].map(reasons)))
-    return pd.concat(unreadable).sort_index()
+    found = _verdicts(states, root, decoder, known, workers)
+    if line := differing(found["differs"], len(states)):
+        print(f"{root}: {line}", file=sys.stderr)
+    reasons = found.loc[found["reason"] != "", "reason"]
+    bad = table.loc[table["image_path"].isin(reasons.index), ["image_path", "split"]]
+    return bad.assign(reason=bad["image_path"].map(reasons))
+
+
+def differing(differs: pd.Series, images: int) -> str:
+    """Return a line on the images that `seen` and `host` differ on; empty if there are none.
+
+    Args:
+        differs: `difference` by image path.
+        images: number of images that were decoded.
+    """
+    differs = differs[differs != ""]
+    if differs.empty:
+        return ""
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in differs.value_counts().items())
+    return (
+        f"a person and the challenge's scorer see {len(differs):,} of {images:,} images differently"
+        f" ({kinds}), such as {differs.index[0]}; all commands but score.py show them by the sidecar's"
+        " decode: seen (default) or host"
+    )
 
 
 def refuse_unreadable(bad: pd.DataFrame, manifest: Manifest) -> None:
@@ -354,38 +370,27 @@ def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
     return file_states(absolute(root, paths), "").set_axis(pd.Index(paths, name="path"))
 
 
-def _reasons(
+def _verdicts(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
-) -> dict[str, str]:
-    """Return {path: reason} of unreadable files, without decoding known good files again."""
-    states = states.assign(decoder=decoder_key(decoder)).reset_index()
+) -> pd.DataFrame:
+    """Return reason and differs by path of the files that are not known to be good; store the good ones."""
+    states = states.assign(decoder=decoder.__name__).reset_index()
     states = states[~decoded_in_shards(states["file"].tolist(), VERSION)]
-    states = states[~known.are_known(states)]
-    if decoder is not open_as_host:
-        return _decoded(states, root, decoder, known, workers)
-    seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))
-    return _decoded(states[seen], root, open_as_host_once_seen, known, workers) | _decoded(
-        states[~seen], root, decoder, known, workers
-    )
-
-
-def _decoded(
-    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
-) -> dict[str, str]:
-    """Return `_reasons` of files after decoding them, and store the good ones."""
-    reasons = {}
-    name = decoder_key(decoder).replace("_", " ")
+    # The host reads whatever `open_as_seen` reads
+    for done in (decoder.__name__, open_as_seen.__name__):
+        states = states[~known.are_known(states.assign(decoder=done))]
+    found = []
+    name = decoder.__name__.replace("_", " ")
     verdicts = check_all(states["path"].tolist(), root, decoder, workers, name)
 
     def good() -> Iterator[int]:
-        for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):
-            if reason:
-                reasons[path] = reason
-            else:
+        for row, (_, _, reason, differs) in zip(states.index, verdicts, strict=True):
+            found.append((reason, differs))
+            if not reason:
                 yield row
 
     save_in_pieces(good(), lambda rows: known.add(states.loc[rows]))
-    return reasons
+    return pd.DataFrame(found, states["path"].tolist(), ["reason", "differs"], dtype=str)
 
 
 def _listed(bad: pd.DataFrame) -> list[str]:

@@ -21,7 +21,7 @@ from guie.data.image_checks.decoding import (
     mapped,
     opened,
 )
-from guie.data.images import open_as_seen
+from guie.data.images import difference, open_as_seen, whole_px
 
 SIDE_PX = 32
 FLAT = 2.0  # standard deviation in grey levels below which a picture has no structure to hash
@@ -86,9 +86,10 @@ def fingerprint(root: str, open_image: OpenImage, image_path: str) -> tuple[Any,
     """Decode one image; return its row of `FINGERPRINTS`."""
     image = opened(root, open_image, image_path)
     if isinstance(image, str):
-        return (0, 0, image, *[""] * len(COLUMNS), b"")
+        return (0, 0, image, "", *[""] * len(COLUMNS), b"")
     thumbnail = thumbnail_pixels(VIEWS[CACHED_VIEW](image)).tobytes()
-    return (*image.size, "", pixel_digest(image), *perceptual_hashes(image), thumbnail)
+    about = (*whole_px(image), "", difference(image))
+    return (*about, pixel_digest(image), *perceptual_hashes(image), thumbnail)
 
 
 THUMBNAIL_PX = 16

@@ -1,8 +1,8 @@
 """Read, check and write manifests: one table with one row per image, used by every script.
 
 Columns: image_path, label, domain, split, role, and optionally dataset, caption, width, height,
-sha256, label_source, weight. A sidecar `<manifest name>.sidecar.yaml` may declare, per domain,
-`shared_classes` (test classes occur in train: GLDv2) and `index_is_train` (Met).
+sha256, label_source, weight. A sidecar `<manifest name>.sidecar.yaml` may set `decode` (seen or host), and
+declare, per domain, `shared_classes` (test classes occur in train: GLDv2) and `index_is_train` (Met).
 
 A CSV is UTF-8 (a byte order mark and CRLF are accepted) and comma-separated. Its header line names the
 columns in any order. Blank lines are ignored but counted, so errors name the line that an editor shows.

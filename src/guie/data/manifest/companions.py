@@ -23,7 +23,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import size_as_host
+from guie.data.images import Decode, size_as
 from guie.data.manifest.reading import one_class_each, read_csv_rows
 
 COLUMNS = {
@@ -105,7 +105,7 @@ BEYOND_PX = 1  # tolerance beyond the image, which Pillow fills with black
 
 
 class Box(NamedTuple):
-    """A box in pixels of the image from `open_as_host`; right and bottom are exclusive."""
+    """A box in pixels of the image as its manifest decodes it; right and bottom are exclusive."""
 
     left_px: int
     top_px: int
@@ -140,7 +140,7 @@ def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
 
 
 def boxes_of(
-    path: Path, boxes: pd.DataFrame, root: Path, images: Sequence[str]
+    path: Path, boxes: pd.DataFrame, root: Path, images: Sequence[str], decode: Decode = "seen"
 ) -> list[Box | None]:
     """Return the box of each image, or None.
 
@@ -153,7 +153,7 @@ def boxes_of(
         crops.append(box)
         if box is None:
             continue
-        width, height = size_as_host(root / image)
+        width, height = size_as(decode, root / image)
         beyond = max(-box.left_px, -box.top_px, box.right_px - width, box.bottom_px - height)
         if beyond > BEYOND_PX:
             sides = ", ".join(map(str, box))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
+import yaml
 from pydantic import ValidationError
 
 from guie.base.errors import UserError, why_unreadable
+from guie.base.files import write_text
 from guie.config.base import Config
 from guie.config.reading import read_yaml
+from guie.data.images import Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
 OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")
@@ -41,8 +43,12 @@ class DomainDeclaration(Config):
 
 
 class Sidecar(Config):
-    """`<manifest name>.sidecar.yaml`: declared overlaps, which the checks then allow."""
+    """`<manifest name>.sidecar.yaml`: how images are decoded, and declared overlaps, which the checks allow.
 
+    Attributes: `decode`, as a person sees them, or as the challenge's host; see `guie.data.images`.
+    """
+
+    decode: Decode = "seen"
     domains: dict[str, DomainDeclaration] = {}
 
     def whole(self) -> list[str]:
@@ -55,36 +61,31 @@ def sidecar_path(path: Path) -> Path:
     return path.with_suffix(".sidecar.yaml")
 
 
-def sidecars(path: Path) -> list[Path]:
-    """Return the existing sidecars of a manifest; the first one is used."""
-    named, old = sidecar_path(path), path.with_suffix(".yaml")
-    return [file for file in (named,) if os.path.lexists(file)] + [old] * _is_old_sidecar(old)
-
-
 def read_sidecar(path: Path) -> Sidecar:
-    """Return the declarations in the sidecar of the manifest `path`; none if it does not exist.
+    """Return what the sidecar of the manifest `path` says; the defaults if it does not exist.
 
     Raises UserError for an invalid sidecar.
     """
-    for file in sidecars(path)[:1]:
-        try:
-            return Sidecar.model_validate(read_yaml(file) or {})
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "the file"
-            raise UserError(
-                f"{file}: the sidecar that declares overlaps of {path.name}: {key}: {first['msg']};"
-                " write `domains: {<domain>: {shared_classes: true}}` or index_is_train"
-            ) from None
-    return Sidecar()
-
-
-def _is_old_sidecar(file: Path) -> bool:
-    """Return whether the file is a sidecar under the name used until 2026-11, not a config."""
+    file = sidecar_path(path)
+    if not file.is_file():
+        return Sidecar()
     try:
-        return file.is_file() and set(read_yaml(file)) == {"domains"}
-    except (UserError, TypeError):
-        return False
+        return Sidecar.model_validate(read_yaml(file) or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(
+            f"{file}: the sidecar of {path.name}: {key}: {first['msg']}; write `decode: seen` or host, and"
+            " overlaps as `domains: {<domain>: {shared_classes: true}}` or index_is_train"
+        ) from None
+
+
+def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
+    """Write a manifest's sidecar if it says anything, else remove an earlier one."""
+    sidecar_path(manifest).unlink(missing_ok=True)
+    if sidecar != Sidecar():
+        said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
+        write_text(sidecar_path(manifest), yaml.safe_dump(said))
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_text
+from guie.base.files import replacing
+from guie.data.images import DECODERS, OpenImage
 from guie.data.manifest.checks import check, notes
 from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
@@ -24,8 +24,7 @@ from guie.data.manifest.reading import (
     Sidecar,
     read_rows,
     read_sidecar,
-    sidecar_path,
-    sidecars,
+    write_sidecar,
 )
 from guie.data.shards.address import as_path, shown, url_of
 from guie.data.shards.cached import cached_folder, local_copy, read_mapped, write_mapped
@@ -51,6 +50,11 @@ class Manifest:
     path: Path
     sidecar: Sidecar
     companions: Companions = field(default_factory=dict)
+
+    @property
+    def open_image(self) -> OpenImage:
+        """The decoder that its sidecar names."""
+        return DECODERS[self.sidecar.decode]
 
     def split(self, name: str) -> pd.DataFrame:
         """Return the rows of one split, re-indexed from 0. Raises UserError if there are none."""
@@ -192,10 +196,7 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
             table[order].to_parquet(temporary, index=False)
         else:
             table[order].to_csv(temporary, index=False, lineterminator="\n")
-    for stale in sidecars(path):  # left by an earlier manifest: it would allow overlaps in this one
-        stale.unlink()
-    if sidecar and sidecar.domains:
-        write_text(sidecar_path(path), yaml.safe_dump(sidecar.model_dump()))
+    write_sidecar(path, sidecar or Sidecar())
 
 
 def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int = 1) -> pd.DataFrame:

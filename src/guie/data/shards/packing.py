@@ -24,14 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import read_json, replacing, write_json, write_text
+from guie.base.files import read_json, replacing, write_json
 from guie.config.data import MixConfig
 from guie.data.image_checks.decoding import (
-    DECODERS,
     VERSION,
     absolute,
     decoded_folder,
@@ -39,10 +37,9 @@ from guie.data.image_checks.decoding import (
     find_unreadable,
     refuse_unreadable,
 )
-from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
-from guie.data.manifest.reading import sidecar_path
+from guie.data.manifest.reading import sidecar_path, write_sidecar
 from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
@@ -94,12 +91,11 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     index = folder / NAME
     plan = _plan(manifest, shard_bytes)
     if _is_packed(index, plan):
+        write_sidecar(index, manifest.sidecar)  # it may have changed
         return index
-    for decoder in (open_as_seen, open_as_host):  # training and scoring open images differently
-        decoders = dict.fromkeys(DECODERS, decoder)
-        cache = decoded_folder(manifest.path)
-        bad = find_unreadable(manifest.table, manifest.root, cache, workers, decoders)
-        refuse_unreadable(bad, manifest)
+    cache = decoded_folder(manifest.path)
+    bad = find_unreadable(manifest.table, manifest.root, cache, workers, manifest.open_image)
+    refuse_unreadable(bad, manifest)
     with claimed(folder) as parts:
         if _is_packed(index, plan):  # by another process meanwhile
             return index
@@ -296,6 +292,5 @@ def _write_index(
         decoded=VERSION,
     )
     write_companions(index, read_companions(manifest.path))
-    if manifest.sidecar.domains:
-        write_text(sidecar_path(index), yaml.safe_dump(manifest.sidecar.model_dump()))
+    write_sidecar(index, manifest.sidecar)
     write_index(index, table, shards, plan=plan.digest)
