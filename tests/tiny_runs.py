@@ -31,6 +31,7 @@ def tiny_config(folder: Path, **model: Any) -> RunConfig:
     image = {"size_px": 32}
     model = {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model}
     rates = {"classes": 1e-2} | ({"head": 3e-3} if model["head"] else {})
+    rates |= {part: 0.0 for part in ("adapters", "prompts") if model.get(part)}
     return config_from(
         {
             "name": folder.name,

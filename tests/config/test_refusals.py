@@ -30,6 +30,9 @@ stages:
 """
 
 
+PROJECTOR = "train.lr.projector=1"
+
+
 @pytest.fixture
 def minimal(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
@@ -163,7 +166,10 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         (["task.loss.name=softmax", "stages.1.margin=1"], "is for the losses arcface, cosface and"),
         ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 would leave class weig"),
         (["task.metaclasses.count=4", "task.loss.classifier=separate"], "is separate, but a meta"),
-        (["task.metaclasses.count=4", "model.head.parts=2", "task.projector=[8]"], "would mix"),
+        (
+            ["task.metaclasses.count=4", "model.head.parts=2", PROJECTOR, "task.projector=[8]"],
+            "would mix",
+        ),
         (["model.head.parts=2"], "needs task.metaclasses"),
         (["task.metaclasses.count=4", "task.nested=[8]"], "excludes task.metaclasses"),
         (["task.nested=[32,16]"], "needs rising widths below model.head.dim, 64"),
@@ -176,14 +182,17 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         (["model.backbone={library: timm, name: x, revision: y}"], "sha256 and revision need"),
         (["model.backbone.name=a:b"], "'a:b': give the name alone"),
         (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),
-        (["model.adapters=[{kind: tuned}, {kind: tuned}]"], "model.adapters.1.kind: tuned is giv"),
+        (
+            ["train.lr.adapters=1", "model.adapters=[{kind: tuned}, {kind: tuned}]"],
+            "model.adapters.1.kind: tuned is giv",
+        ),
         (["retention.weights=1"], "retention: model.backbone.pretrained is null"),
         ([*FROZEN, "retention.weights=1"], "retention: no stage trains the backbone;"),
         ([*ADAPTED, "retention.weights=1"], "no stage trains the backbone's own weights"),
         ([f"retention={{weights: 1, {GENERIC}}}"], "generic needs features, which is 0"),
         (["task={name: online, teachers: 0}"], "teachers is 0, or logits and similarity are bo"),
         (
-            ["model.head=null", "train.lr.head=0", "task={name: online}"],
+            ["model.head=null", "train.lr={teachers: 1, classes: 1}", "task={name: online}"],
             "task.backprop_to: is head, bu",
         ),
         ([*CONTRASTIVE, "train.lr.classes=1"], "this task has no such part; allowed: backbone"),
@@ -215,6 +224,24 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
 def test_settings_that_exclude_each_other(minimal: Path, overrides: list[str], said: str) -> None:
     line = only_line(minimal, *overrides)
     assert line.startswith(f"--set {overrides[-1]}: {said}"), line
+
+
+@pytest.mark.parametrize(
+    ("part", "added"),
+    {
+        "adapters": "model.adapters={kind: lora}",
+        "prompts": "model.prompts={kind: deep}",
+        "head": "train.lr={backbone: 1, classes: 1}",
+        "projector": "task.projector=[8]",
+        "teachers": "task={name: online}",
+    }.items(),
+)
+def test_a_part_that_the_config_adds_needs_a_rate_in_some_stage(
+    minimal: Path, part: str, added: str
+) -> None:
+    assert f"missing in all stages, and {part} has new weights" in only_line(minimal, added)
+    again = load_config(minimal, RunConfig, [added, f"stages.1.lr.{part}=0"])
+    assert again.stages[1].lr.by_part()[part] == 0  # frozen, and said so
 
 
 def test_rates_of_blocks_are_given_once(minimal: Path) -> None:

@@ -191,7 +191,8 @@ def test_batch_normalisation_of_a_tower_is_refused_at_its_step(
     mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:
     """A map of one pixel, of one image."""
-    stages = [{"epochs": 1, "batch_size": 1, "lr": {"backbone": 1e-3, "classes": 1e-2}}]
+    rates = {"backbone": 1e-3, "head": 0.0, "classes": 1e-2}
+    stages = [{"epochs": 1, "batch_size": 1, "lr": rates}]
     model = {"backbone": {"library": "timm", "name": "resnet10t"}, "image": {"size_px": 32}}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages)
     with pytest.raises(UserError, match="stage train: batch_size 1 .* which needs two; raise"):

@@ -182,6 +182,11 @@ class RunConfig(Config):
         for number, stage in enumerate(self.stages):
             for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
+        rated = {part for stage in self.stages for part in stage.lr.by_part()}
+        for part in self.task.parts(self.model):
+            if part not in {"backbone", "classes", *rated}:  # these two have rules of their own
+                untrained = f"missing in all stages, and {part} has new weights"
+                yield f"stages.0.lr.{part}", f"{untrained}; give their rate, or 0 to freeze them"
         yield from self._faults_of_model()
         yield from self._faults_of_batch_norm()
         if isinstance(self.task, DistillationConfig):

@@ -160,9 +160,11 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     Modules after the backbone's last block have the full rate. It falls by `layer_decay` per block down
     to the modules before the first (Bao et al., BEiT, ICLR 2022, and its code). Or it is set by block.
 
-    Raises UserError if nothing is left to train.
+    Raises UserError if nothing is left to train, or `layer_decay` is set and the order is unknown.
     """
     blocks = _count_blocks(task)
+    if stage.layer_decay != 1:
+        _refuse_unknown_order(task)
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for named in named_parameters(task):
         part, name, parameter = named
@@ -195,6 +197,28 @@ def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim
             return torch.optim.Adam(groups, lr=unset, fused=fused)
         case "sgd":
             return torch.optim.SGD(groups, lr=unset, momentum=config.momentum, fused=fused)
+
+
+def _refuse_unknown_order(task: Task) -> None:
+    """Raise UserError unless the backbone's blocks are numbered in order, and the rest is in its place."""
+    backbone = task.embedder.backbone
+    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
+    # The text encoder of a whole CLIP counts by itself
+    for is_image in (True, False):
+        encoder = [name for name in names if ("visual." in name) == is_image]
+        numbers = {
+            n: k for n, name in enumerate(encoder) if (k := backbone.block_of(name)) is not None
+        }
+        if encoder and (not numbers or [*numbers.values()] != sorted(numbers.values())):
+            raise UserError(
+                "layer_decay: the order of the backbone's blocks is unknown; set it to 1"
+            )
+        for n, name in enumerate(encoder):
+            after = n > max(numbers) and "embed" not in name  # CLIP has its token embedding last
+            owned = name.endswith((".weight", ".bias"))  # others are listed before all modules
+            if n not in numbers and owned and backbone.is_top(name) != after:
+                side = "follows the last" if after else "precedes a"
+                raise UserError(f"layer_decay: {name} {side} block, out of place; set it to 1")
 
 
 def _decay(part: str, stage: StageConfig) -> float:

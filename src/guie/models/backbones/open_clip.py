@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ Clip = Any
 
 # open_clip loads only complete models: a placeholder of one word and one layer.
 NO_TEXT = {"context_length": 1, "vocab_size": 1, "width": 8, "heads": 1, "layers": 1}
+WRAPPERS = ("_orig_mod.", "module.")  # of torch.compile and DDP
 RESIZE_MODES = {"squash": "squash", "pad": "longest", "crop": "shortest"}
 
 
@@ -195,7 +197,7 @@ def _created(config: BackboneConfig, weights: Path | None) -> Clip:
     # open_clip warns about random weights, which are intended when none are given.
     logging.disable(logging.NOTSET if weights else logging.WARNING)
     try:
-        with _read_from(config, weights):
+        with _read_from(config, weights), _without_prefixes():
             return open_clip.create_model(
                 config.name,
                 pretrained=config.pretrained if weights else None,
@@ -206,6 +208,22 @@ def _created(config: BackboneConfig, weights: Path | None) -> Clip:
             )
     finally:
         logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _without_prefixes() -> Iterator[None]:
+    """Make open_clip read weights without the prefixes of torch.compile and DDP, in any nesting."""
+    factory = import_open_clip().factory
+    read = factory.load_state_dict
+
+    def read_clean(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        state = read(*args, **kwargs)
+        while prefix := next((p for p in WRAPPERS if all(k.startswith(p) for k in state)), None):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+        return state
+
+    with patch.object(factory, "load_state_dict", read_clean):
+        yield
 
 
 @contextmanager
