@@ -30,6 +30,9 @@ stages:
 """
 
 
+PROJECTOR = "train.lr.projector=1"
+
+
 @pytest.fixture
 def minimal(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
@@ -187,7 +190,10 @@ SOFTMAXES = "is for losses with a softmax over classes, such as arcface"
         (["model.backbone={library: timm, name: x, revision: y}"], "sha256 and revision need"),
         (["model.backbone.name=a:b"], "'a:b': give the name alone"),
         (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),
-        (["model.adapters=[{kind: tuned}, {kind: tuned}]"], "model.adapters.1.kind: tuned is giv"),
+        (
+            ["train.lr.adapters=1", "model.adapters=[{kind: tuned}, {kind: tuned}]"],
+            "model.adapters.1.kind: tuned is giv",
+        ),
         (["retention.weights=1"], "retention: model.backbone.pretrained is null"),
         ([*FROZEN, "retention.weights=1"], "retention: no stage trains the backbone;"),
         ([*ADAPTED, "retention.weights=1"], "no stage trains the backbone's own weights"),

@@ -214,3 +214,29 @@ def test_only_formats_of_tensors_are_read(name: str, tmp_path: Path) -> None:
 def test_no_config_loads_weights_past_the_check(change: dict, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         BackboneConfig(**{**VIT, "pretrained": VIT_TAG, **change})
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."]
+)
+@pytest.mark.parametrize("library", ["open_clip", "timm"])
+def test_prefixes_of_compiled_and_parallel_models_are_removed(
+    library: str, prefix: str, tmp_path: Path
+) -> None:
+    backbone = CLIP if library == "open_clip" else VIT
+    whole = create_clip(BackboneConfig(**CLIP)) if library == "open_clip" else new_vit(1)
+    state = {prefix + key: value for key, value in whole.state_dict().items()}
+    torch.save({"epoch": 1, "state_dict": state}, tmp_path / "w.pt")
+    tower = build_backbone(BackboneConfig(**backbone, pretrained=str(tmp_path / "w.pt"))).tower
+    expected = (whole.visual if library == "open_clip" else whole).state_dict()
+    for name, value in tower.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_file_without_a_tag_has_one_line_on_its_mean_and_std(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(new_vit(1).state_dict(), tmp_path / "w.pt")
+    backbone = build_backbone(BackboneConfig(**VIT, pretrained=str(tmp_path / "w.pt")))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"mean {backbone.mean}, std {backbone.std}" in line

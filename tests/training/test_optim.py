@@ -276,3 +276,46 @@ def test_the_kernel_is_fused_on_cuda_alone_and_stays_on_resume(name: str) -> Non
     assert there.defaults["fused"] and not here.defaults["fused"]
     load_optimizer(here, there.state_dict())
     assert not here.param_groups[0]["fused"]
+
+
+# Families of timm whose order of layers our names of blocks do not give
+REFUSED = (
+    "cait coat deepseek_vit densenet dla dpn fastvit hrnet inception_resnet_v2 inception_v3"
+    " inception_v4 lowformer mobilenetv5 mobilevit nasnet nest nfnet pit pnasnet rdnet regnet res2net"
+    " resnest resnet rexnet selecsls senet sknet tnt tresnet twins vgg visformer"
+    " vision_transformer_sam vitamin volo xception xcit"
+).split()
+
+
+@pytest.mark.slow
+def test_layer_decay_rises_from_input_to_output_in_every_family_or_is_refused() -> None:
+    stage = StageConfig(epochs=1, lr=LearningRates(backbone=1.0), layer_decay=0.5)
+    refused = []
+    for family in timm.list_modules():
+        with torch.device("meta"):
+            tower = timm.create_model(timm.list_models(module=family)[0], num_classes=0)
+        model = Parts({"backbone": tower})
+        try:
+            groups = build_optimizer(model, stage).param_groups
+        except UserError as error:
+            assert str(error).startswith("layer_decay: ")
+            refused.append(family)
+            continue
+        rates = {p: group["peak_lr"] for group in groups for p in group["params"]}
+        trained = {name: p for name, p in tower.named_parameters() if p.requires_grad}
+        assert sum(len(g["params"]) for g in groups) == len(rates) == len(trained)
+        rising = [rates[p] for name, p in trained.items() if "." in name]
+        assert rising == sorted(rising) and len(set(rising)) > 3, family
+    assert refused == REFUSED
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resnet10t", "densenet121", "regnetx_002", "pit_ti_224"]  # blocks under other names
+    + ["xcit_nano_12_p16_224", "cait_xxs24_224"],  # class attention after the last block
+)
+def test_layer_decay_refuses_a_backbone_whose_order_it_does_not_know(name: str) -> None:
+    with torch.device("meta"):
+        model = Parts({"backbone": timm.create_model(name, num_classes=0)})
+    with pytest.raises(UserError, match="^layer_decay: "):
+        build_optimizer(model, StageConfig(epochs=1, lr=LearningRates(backbone=1), layer_decay=0.5))

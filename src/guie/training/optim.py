@@ -200,16 +200,25 @@ def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim
 
 
 def _refuse_unknown_order(task: Task) -> None:
-    """Raise UserError unless each module of the backbone is a block, before the first, or known as later."""
+    """Raise UserError unless the backbone's blocks are numbered in order, and the rest is in its place."""
     backbone = task.embedder.backbone
     names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
-    numbers = [backbone.block_of(name) for name in names]
-    last = max((n for n, number in enumerate(numbers) if number is not None), default=None)
-    if last is None:
-        raise UserError("layer_decay: the order of the backbone's layers is unknown; set it to 1")
-    for name in names[last + 1 :]:
-        if not backbone.is_top(name) and "embed" not in name:
-            raise UserError(f"layer_decay: cannot order {name}, after the last block; set it to 1")
+    # The text encoder of a whole CLIP counts by itself
+    for is_image in (True, False):
+        encoder = [name for name in names if ("visual." in name) == is_image]
+        numbers = {
+            n: k for n, name in enumerate(encoder) if (k := backbone.block_of(name)) is not None
+        }
+        if encoder and (not numbers or [*numbers.values()] != sorted(numbers.values())):
+            raise UserError(
+                "layer_decay: the order of the backbone's blocks is unknown; set it to 1"
+            )
+        for n, name in enumerate(encoder):
+            after = n > max(numbers) and "embed" not in name  # CLIP has its token embedding last
+            owned = name.endswith((".weight", ".bias"))  # others are listed before all modules
+            if n not in numbers and owned and backbone.is_top(name) != after:
+                side = "follows the last" if after else "precedes a"
+                raise UserError(f"layer_decay: {name} {side} block, out of place; set it to 1")
 
 
 def _decay(part: str, stage: StageConfig) -> float:
