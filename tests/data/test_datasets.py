@@ -55,7 +55,10 @@ def test_what_is_no_image_of_a_class_is_counted(folder):
     table, skipped = read_folder(root, "d", "train")
     assert table["image_path"].tolist() == ["a/1.jpg"]
     assert skipped == {
-        "hidden or system file": 4,
+        "hidden or system file": 1,
+        "hidden or system file (._*)": 1,
+        "hidden or system file (Thumbs.db)": 1,
+        "hidden or system folder (.git)": 1,
         "no image by its extension (.txt)": 1,
         "no image by its extension (none)": 1,
         "not in a class folder": 1,

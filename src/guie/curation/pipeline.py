@@ -70,6 +70,7 @@ from guie.data.images import decoder_key, open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecars
+from guie.data.names import refuse_alike
 from guie.evaluation.embedding import cached_features
 from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
@@ -110,6 +111,7 @@ def read_sources(
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
         sidecars.append(read.sidecar)
     everything, table = combine(listed), combine(readable)
+    _refuse_alike(everything, config)
     sidecar = _merged(sidecars, set(table["domain"]))
     if config.test_fraction:
         classes = _test_classes(table, config, sidecar)
@@ -117,6 +119,15 @@ def read_sources(
     account.after("read", everything)
     account.after("unusable", table)
     return table, sidecar
+
+
+def _refuse_alike(table: pd.DataFrame, config: MixConfig) -> None:
+    """Raise UserError if classes of folders differ only in form, unless `clean.merge` joins them."""
+    folders = [n for n, source in enumerate(config.sources) if isinstance(source, FolderSource)]
+    merge = config.clean.merge if config.clean else {}
+    labels = table.loc[table["source"].isin(folders), "label"].unique()
+    remedy = "rename the folders, or join the classes by clean.merge"
+    refuse_alike(config.name, [merge.get(label, label) for label in labels], remedy)
 
 
 def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> set[str]:

@@ -16,6 +16,7 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.data.manifest import DomainDeclaration, Manifest
 from guie.data.manifest.companions import Companions
+from guie.data.names import IMAGE_SUFFIXES
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:
@@ -55,9 +56,6 @@ def drawn_train(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
     return ~label.isin(chosen)
 
 
-IMAGE_SUFFIXES = frozenset(
-    (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tif", ".tiff", ".webp")
-)
 SHARED_CLASSES = DomainDeclaration(shared_classes=True)
 
 

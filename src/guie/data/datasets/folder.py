@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.files import CONTROL
-from guie.data.datasets.base import IMAGE_SUFFIXES
+from guie.data.names import (
+    HEAD_BYTES,
+    copies,
+    foreign,
+    refuse_splits,
+    why_foreign,
+    why_no_class,
+    why_no_image,
+)
 
 COLUMNS = ("image_path", "label", "domain", "split", "role")
 
@@ -21,55 +27,56 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
     """Return manifest rows of every image below `folder`, by path, and skipped files by reason.
 
     `a/b/x.jpg` has class `a/b` and label `<domain>/a/b`. In val and test every image is both query
-    and index. Files are recognised by extension and not opened. Links to folders are not followed, as
-    they may form loops, nor links to files outside `folder`. Raises UserError if the folder does not
-    exist or has no image.
+    and index. Files are recognised by `guie.data.names`. Links to folders are not followed, as they may form
+    loops, nor links to files outside `folder`. Raises UserError if the folder does not exist or has no image,
+    or if its classes are splits.
     """
-    images, skipped = _parted(
-        (file, reason or _why_no_class(file)) for file, reason in _looked_through(Path(folder))
-    )
+    found, skipped = _images(Path(folder))
+    images = []
+    for file in found:
+        if reason := why_no_class(os.path.dirname(file)):
+            skipped[reason] += 1
+        else:
+            images.append(file)
     if not images:
         raise UserError(f"{folder}: no <class>/<image> in it{_skipped_text(skipped)}")
+    refuse_splits(str(folder), map(os.path.dirname, images))
     role = "train" if split == "train" else "both"
-    rows = [(file, f"{domain}/{file.rpartition('/')[0]}", domain, split, role) for file in images]
+    rows = [(file, f"{domain}/{os.path.dirname(file)}", domain, split, role) for file in images]
     return pd.DataFrame(rows, columns=COLUMNS, dtype=str), skipped
 
 
 def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
     """Return paths of every image below `folder`, with or without classes, and skipped files by reason.
 
-    Links, extensions and errors are handled as in `read_folder`.
+    Links, names and errors are handled as in `read_folder`.
     """
-    images, skipped = _parted(_looked_through(Path(folder)))
+    images, skipped = _images(Path(folder))
     if not images:
         raise UserError(f"{folder}: no image in it{_skipped_text(skipped)}")
     return images, skipped
 
 
-def _parted(files: Iterable[tuple[str, str | None]]) -> tuple[list[str], Counter[str]]:
-    """Split (file, reason or None) pairs into the accepted files, in order, and counts by reason."""
-    images, skipped = [], Counter[str]()
-    for file, reason in files:
-        if reason:
-            skipped[reason] += 1
-        else:
-            images.append(file)
-    return sorted(images), skipped
-
-
-def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
-    """Yield every file below, with the reason it is no image, or None. Raises UserError if no folder."""
+def _images(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return the images below, sorted, and other files by reason. Raises UserError if there is no folder."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     real = os.path.realpath(folder)
+    images, skipped = [], Counter[str]()
     for file, entry in walk(folder):
-        yield file, _why_not(file, entry, real)
+        if reason := _why_not(file, entry, real):
+            skipped[reason] += 1
+        else:
+            images.append(file)
+    made = copies(set(map(os.path.dirname, images)))
+    skipped.update(made[parent] for file in images if (parent := os.path.dirname(file)) in made)
+    return sorted(file for file in images if os.path.dirname(file) not in made), skipped
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
     """Yield (path relative to `folder`, entry) of everything below except folders to enter.
 
-    Hidden folders and links to folders, which may form loops, are not entered. Raises UserError.
+    Hidden and system folders, and links to folders, which may form loops, are not entered. Raises UserError.
     """
     pending = [""]
     while pending:
@@ -78,7 +85,7 @@ def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     path = f"{below}/{entry.name}" if below else entry.name
-                    if entry.is_dir(follow_symlinks=False) and not is_hidden(entry.name):
+                    if entry.is_dir(follow_symlinks=False) and not foreign(entry.name):
                         pending.append(path)
                     else:
                         yield path, entry
@@ -90,36 +97,25 @@ def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
             raise UserError(f"{folder / below}: permission denied; allow reading it") from None
 
 
-def is_hidden(name: str) -> bool:
-    """Return whether a file is hidden or the system's (`._x`, Thumbs.db)."""
-    return name.startswith(".") or name == "Thumbs.db"
-
-
 def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
     """Return why an entry is no image below `folder`, a real path; None if it is one."""
-    suffix = Path(entry.name).suffix.lower()
-    if is_hidden(entry.name):
-        return "hidden or system file"
+    if reason := why_foreign(f"{file}/" if entry.is_dir(follow_symlinks=False) else file):
+        return reason
     if not entry.is_file():  # opening a pipe would block
         return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
     if entry.is_symlink():
         file_there = os.path.realpath(entry.path)
         if os.path.commonpath([folder, file_there]) != folder:
             return "link that leaves the folder"
-    # a tab does no harm; surrogates represent bytes that are not UTF-8, which a manifest cannot store
-    if re.search(f"(?!\t){CONTROL}|[\ud800-\udfff]", file):
-        return "name with a control character or not in UTF-8"
-    if suffix not in IMAGE_SUFFIXES:
-        return f"no image by its extension ({suffix or 'none'})"
-    return None
+    return why_no_image(file, lambda: _head(entry.path))
 
 
-def _why_no_class(file: str) -> str | None:
-    """Return why an image has no class; None if it has one."""
-    class_name = file.rpartition("/")[0]
-    if not class_name:
-        return "not in a class folder"
-    return "class name with |, which joins several labels" if "|" in class_name else None
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:  # not an image by its name, and without permission to look
+        return b""
 
 
 def _skipped_text(skipped: Counter[str]) -> str:

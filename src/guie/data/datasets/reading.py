@@ -15,9 +15,10 @@ from scipy.io import loadmat
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Expected, Reading, as_on_disk, present
-from guie.data.datasets.folder import is_hidden, walk
+from guie.data.datasets.folder import walk
 from guie.data.manifest import Sidecar
 from guie.data.manifest.companions import Companions, renamed, within
+from guie.data.names import foreign
 
 
 def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
@@ -173,7 +174,7 @@ def read_dataset(
     """
     folder = Path(folder)
     chosen = _options(dataset, options)
-    files = frozenset(path for path, entry in walk(folder) if not is_hidden(entry.name))
+    files = frozenset(path for path, entry in walk(folder) if not foreign(entry.name))
     listing = dataset.read(folder, files, **chosen)
     rows = listing.rows if splits is None else listing.rows[listing.rows["split"].isin(splits)]
     rows = rows.reset_index(drop=True)

@@ -1,0 +1,202 @@
+"""Names in a data set: files of other programs, splits, classes that differ in form, extensions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import curate
+from guie.base.errors import UserError
+from guie.data.datasets import read_folder
+from guie.data.datasets.folder import image_files
+from guie.data.names import refuse_alike, refuse_splits
+from sharded import picture_bytes
+
+
+def made(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+def labels(root: Path) -> set[str]:
+    return set(read_folder(root, "d", "train")[0]["label"])
+
+
+LEFT_BY_PROGRAMS = {
+    "@eaDir/1.jpg/SYNOPHOTO_THUMB_XL.jpg": "hidden or system folder (@eaDir)",
+    "#recycle/1.jpg": "hidden or system folder (#recycle)",
+    ".@__thumb/1.jpg": "hidden or system folder (.@__thumb)",
+    ".ipynb_checkpoints/1-checkpoint.jpg": "hidden or system folder (.ipynb_checkpoints)",
+    ".picasaoriginals/1.jpg": "hidden or system folder (.picasaoriginals)",
+    "__MACOSX/cat/1.jpg": "hidden or system folder (__MACOSX)",
+    "$RECYCLE.BIN/1.jpg": "hidden or system folder ($RECYCLE.BIN)",
+    "System Volume Information/1.jpg": "hidden or system folder (System Volume Information)",
+    "__pycache__/1.jpg": "hidden or system folder (__pycache__)",
+    ".svn/1.jpg": "hidden or system folder (.svn)",
+    ".dropbox.cache/1.jpg": "hidden or system folder (.dropbox.cache)",
+    "Thumbnails/1.jpg": "copy made by a photo tool (Thumbnails)",
+    "Originals/1.jpg": "copy made by a photo tool (Originals)",
+    "._1.jpg": "hidden or system file (._*)",
+    ".DS_Store": "hidden or system file",
+    "1.jpg_original": "backup, preview or partial file (.jpg_original)",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_BY_PROGRAMS)
+def test_what_other_programs_left_is_no_class_and_is_counted(name: str, tmp_path: Path) -> None:
+    root = made(tmp_path, "cat/1.jpg", f"cat/{name}", "dog/1.jpg")
+    table, skipped = read_folder(root, "d", "train")
+    assert table["image_path"].tolist() == ["cat/1.jpg", "dog/1.jpg"]
+    assert skipped == {LEFT_BY_PROGRAMS[name]: 1}
+    assert image_files(root)[0] == ["cat/1.jpg", "dog/1.jpg"]
+
+
+def test_a_class_may_have_the_name_of_a_tools_folder(tmp_path: Path) -> None:
+    assert labels(made(tmp_path, "Originals/1.jpg", "thumbs/up/1.jpg")) == {
+        "d/Originals",
+        "d/thumbs/up",
+    }
+
+
+SPLITS = {
+    "train valid test": ("train/cat/1.jpg", "valid/cat/1.jpg", "test/cat/1.jpg"),
+    "another case": ("Train/cat/1.jpg", "TEST/cat/1.jpg"),
+    "deeper": ("data/train/cat/1.jpg", "data/val/cat/1.jpg", "data/val/dog/1.jpg"),
+    "twice": ("training_set/training_set/cat/1.jpg", "test_set/test_set/cat/1.jpg"),
+    "with a word": ("seg_train/cat/1.jpg", "seg_test/cat/1.jpg", "seg_pred/1/1.jpg"),
+    "below the class": ("cat/train/1.jpg", "cat/test/1.jpg", "dog/1.jpg"),
+    "beside the classes": ("cat/1.jpg", "dog/1.jpg", "holdout/cat/1.jpg"),
+    "other classes in each": ("train/cat/1.jpg", "test/owl/1.jpg"),
+    "no classes": ("train/1.jpg", "test/1.jpg"),
+    "with a year": ("train2017/cat/1.jpg", "val2017/cat/1.jpg"),
+    "folds": ("fold_1/cat/1.jpg", "fold_2/cat/1.jpg"),
+    "roles": ("query/cat/1.jpg", "gallery/cat/1.jpg", "train/cat/1.jpg"),
+}
+
+
+@pytest.mark.parametrize("case", SPLITS)
+def test_splits_are_refused_as_classes(case: str, tmp_path: Path) -> None:
+    root = made(tmp_path, *SPLITS[case])
+    with pytest.raises(UserError, match="names of splits would become classes") as refused:
+        labels(root)
+    named = [
+        word for word in ("rain", "est", "val", "hold", "fold", "query") if word in SPLITS[case][-1]
+    ]
+    assert all(word in str(refused.value) for word in named) and "\n" not in str(refused.value)
+
+
+def test_the_remedy_for_splits_gives_one_class(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "valid", "test")):
+        for other, name in enumerate(("cat", "dog")):
+            path = tmp_path / "pets" / part / name / "1.jpg"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(picture_bytes(10 * number + other))
+    sources = [{"kind": "folder", "path": f"{tmp_path}/pets/{part}", "domain": "pets"}
+               for part in ("train", "valid", "test")]  # fmt: skip
+    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    rows = list(csv.DictReader((tmp_path / "mix.csv").open()))
+    assert sorted(row["label"] for row in rows) == ["pets/cat"] * 3 + ["pets/dog"] * 3
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ["train", "car", "bus", "test"],
+        ["test", *(f"c{n}" for n in range(500))],
+        ["train/front", "car/front", "bus/front"],
+        ["train_station", "test_tube", "dev_board", "cup"],
+        ["validation", "dog"],
+        ["train/cat", "train/dog"],
+        ["a", "a/b", "a/b/c"],
+    ],
+)
+def test_a_class_may_have_the_name_of_a_split(classes: list[str]) -> None:
+    refuse_splits("x", classes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "how"),
+    [
+        ("d/caf\xe9", "d/cafe\u0301", "Unicode normal form"),
+        ("d/\ud30c", "d/\u1111\u1161", "Unicode normal form"),
+        ("d/Cat", "d/cat", "case or space"),
+        ("d/cat ", "d/cat", "case or space"),
+        ("d/cat\u3000", "d/cat", "case or space"),
+        ("d/a/Big dog", "d/a/big  dog", "case or space"),
+    ],
+)
+def test_classes_that_differ_only_in_form_are_refused(first: str, second: str, how: str) -> None:
+    with pytest.raises(UserError, match=f"differ only in {how}") as refused:
+        refuse_alike("x", [first, second, "d/dog"], "rename")
+    assert "\n" not in str(refused.value)
+
+
+def test_letters_are_classes_of_their_own() -> None:
+    refuse_alike("x", ["d/a", "d/A", "d/b"], "rename")
+
+
+def test_classes_that_differ_in_form_across_sources_may_be_joined(tmp_path: Path) -> None:
+    for number, name in enumerate(("a/Cat", "b/cat")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.jpg").write_bytes(picture_bytes(number))
+    sources = [{"kind": "folder", "path": f"{tmp_path}/{one}", "domain": "d"} for one in "ab"]
+    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="'d/Cat' and 'd/cat' differ only in case"):
+        curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    config["clean"] = {"merge": {"d/Cat": "d/cat"}, "near": None}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    rows = csv.DictReader((tmp_path / "mix.csv").open())
+    assert [row["label"] for row in rows] == ["d/cat"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("1.avif", "AVIF"),
+        ("1.jfif", "JPEG"),
+        ("1.jpe", "JPEG"),
+        ("1.pjpeg", "JPEG"),
+        ("1.HEIC", "JPEG"),
+        ("1.jpg_large", "JPEG"),
+        ("1", "PNG"),
+        ("1.img", "WEBP"),
+        ("1.dat", "BMP"),
+        ("1.pgm", "PPM"),
+    ],
+)
+def test_what_the_decoders_read_is_taken_whatever_its_name(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "cat" / name, kind)
+    assert read_folder(tmp_path, "d", "train")[0]["image_path"].tolist() == [f"cat/{name}"]
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
+
+
+def test_what_they_do_not_read_is_named(tmp_path: Path) -> None:
+    made(tmp_path, "cat/1.jpg", "cat/2.nef", "cat/3.THM")
+    (tmp_path / "cat/2.nef").write_bytes(b"II*\0" + bytes(100))  # a raw photograph begins like TIFF
+    (tmp_path / "cat/3.THM").write_bytes(picture_bytes(0))
+    (tmp_path / "cat/4.heic").write_bytes(HEIC)
+    (tmp_path / "cat/5.jxl").write_bytes(b"\xff\n" + bytes(100))
+    table, skipped = read_folder(tmp_path, "d", "train")
+    assert table["image_path"].tolist() == ["cat/1.jpg"]
+    assert skipped == {
+        "no image by its extension (.nef)": 1,
+        "backup, preview or partial file (.thm)": 1,
+        "HEIC image, which is not read; convert it to JPEG or PNG": 1,
+        "JPEG XL image, which is not read; convert it to JPEG or PNG": 1,
+    }
