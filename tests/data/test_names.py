@@ -13,6 +13,7 @@ import curate
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
 from guie.data.datasets.folder import image_files
+from guie.data.images import open_as_seen
 from guie.data.names import refuse_alike, refuse_splits
 from sharded import picture_bytes
 
@@ -200,3 +201,9 @@ def test_what_they_do_not_read_is_named(tmp_path: Path) -> None:
         "HEIC image, which is not read; convert it to JPEG or PNG": 1,
         "JPEG XL image, which is not read; convert it to JPEG or PNG": 1,
     }
+
+
+def test_heic_named_jpg_is_named_as_heic_when_it_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(HEIC)
+    with pytest.raises(UserError, match="1.jpg: not a readable image: HEIC image, which is not"):
+        open_as_seen(tmp_path / "1.jpg")

@@ -10,7 +10,8 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from guie.base.errors import UserError
 from guie.base.files import CONTROL
@@ -102,6 +103,18 @@ def why_no_image(path: str, read_head: Callable[[], bytes]) -> str | None:
     if _format(head):
         return why_unread(head)
     return f"no image by its extension ({suffix or 'none'})"
+
+
+def read_head(file: str | Path | BinaryIO) -> bytes:
+    """Return the first HEAD_BYTES of a file, or none if it cannot be read."""
+    try:
+        if isinstance(file, str | Path):
+            with open(file, "rb") as opened:
+                return opened.read(HEAD_BYTES)
+        file.seek(0)
+        return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def why_unread(head: bytes) -> str | None:

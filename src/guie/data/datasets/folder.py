@@ -11,9 +11,9 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.names import (
-    HEAD_BYTES,
     copies,
     foreign,
+    read_head,
     refuse_splits,
     why_foreign,
     why_no_class,
@@ -107,15 +107,7 @@ def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
         file_there = os.path.realpath(entry.path)
         if os.path.commonpath([folder, file_there]) != folder:
             return "link that leaves the folder"
-    return why_no_image(file, lambda: _head(entry.path))
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:  # not an image by its name, and without permission to look
-        return b""
+    return why_no_image(file, lambda: read_head(entry.path))
 
 
 def _skipped_text(skipped: Counter[str]) -> str:
