@@ -272,6 +272,9 @@ class FolderSource(SourceConfig):
     domain: Domain  # of all its images
     # Of all its images. A folder of test images: test, where each image is query and index
     split: Literal["train", "val", "test"] = "train"
+    encoding: str | None = (
+        None  # of names in a zip that do not say theirs, such as gbk, cp1251, cp437
+    )
 
 
 class ManifestSource(SourceConfig):
