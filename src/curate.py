@@ -35,7 +35,7 @@ from guie.base.files import quoted, refuse_no_folder, shown
 from guie.base.processes import usable_cores
 from guie.config import MixConfig, load_config
 
-NAMED = 5  # images left out of an index that are printed
+NAMED = 8  # reasons for leaving members of tars out that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,11 +66,13 @@ def index_shards(args: argparse.Namespace) -> None:
 
     done = index_tars(args.index_shards, args.domain, args.split, args.workers)
     print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
-    for row in done.dropped.head(NAMED).itertuples():
-        print(f"left out: {shown(row.image_path)}: {row.reason}")
+    reasons = done.dropped.groupby("reason")["image_path"].agg(["first", "size"])
+    for row in reasons.sort_values("size", ascending=False).head(NAMED).itertuples():
+        more = f" (and {row.size - 1:,} more)" if row.size > 1 else ""
+        print(f"left out: {shown(row.first)}: {row.Index}{more}")
     if len(done.dropped):
         listed = done.path.with_name(DROPPED)
-        print(f"{len(done.dropped):,} images left out, listed in {listed}")
+        print(f"{len(done.dropped):,} members left out, listed in {listed}")
 
 
 def curate_mix(args: argparse.Namespace) -> None:

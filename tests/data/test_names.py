@@ -1,127 +1,209 @@
-"""Names that would give wrong labels are refused; files of other programs are skipped."""
+"""Names in a data set: files of other programs, splits, classes that differ in form, extensions."""
 
 from __future__ import annotations
 
-import io
-import tarfile
+import csv
+import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from PIL import Image
 
+import curate
 from guie.base.errors import UserError
-from guie.data.datasets.folder import read_folder
+from guie.data.datasets import read_folder
+from guie.data.datasets.folder import image_files
+from guie.data.images import open_as_seen
 from guie.data.names import refuse_alike, refuse_splits
-from guie.data.shards.indexing import index_tars
+from sharded import picture_bytes
 
 
-def draw(folder: Path, *files: str) -> Path:
-    for number, file in enumerate(files):
-        path = folder / file
+def made(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(path, "JPEG")
-    return folder
+        path.touch()
+    return root
 
 
-def image(number: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), (number, 0, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
+def labels(root: Path) -> set[str]:
+    return set(read_folder(root, "d", "train")[0]["label"])
 
 
-def packed(folder: Path, members: dict[str, bytes]) -> dict[str, str]:
-    """The label of each image in the index of a tar."""
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    index_tars(folder, "d", "train", 1)
-    table = pd.read_parquet(folder / "index.parquet")
-    return dict(zip(table["image_path"], table["label"], strict=True))
+LEFT_BY_PROGRAMS = {
+    "@eaDir/1.jpg/SYNOPHOTO_THUMB_XL.jpg": "hidden or system folder (@eaDir)",
+    "#recycle/1.jpg": "hidden or system folder (#recycle)",
+    ".@__thumb/1.jpg": "hidden or system folder (.@__thumb)",
+    ".ipynb_checkpoints/1-checkpoint.jpg": "hidden or system folder (.ipynb_checkpoints)",
+    ".picasaoriginals/1.jpg": "hidden or system folder (.picasaoriginals)",
+    "__MACOSX/cat/1.jpg": "hidden or system folder (__MACOSX)",
+    "$RECYCLE.BIN/1.jpg": "hidden or system folder ($RECYCLE.BIN)",
+    "System Volume Information/1.jpg": "hidden or system folder (System Volume Information)",
+    "__pycache__/1.jpg": "hidden or system folder (__pycache__)",
+    ".svn/1.jpg": "hidden or system folder (.svn)",
+    ".dropbox.cache/1.jpg": "hidden or system folder (.dropbox.cache)",
+    "Thumbnails/1.jpg": "copy made by a photo tool (Thumbnails)",
+    "Originals/1.jpg": "copy made by a photo tool (Originals)",
+    "._1.jpg": "hidden or system file (._*)",
+    ".DS_Store": "hidden or system file",
+    "1.jpg_original": "backup, preview or partial file (.jpg_original)",
+}
+
+
+@pytest.mark.parametrize("name", LEFT_BY_PROGRAMS)
+def test_what_other_programs_left_is_no_class_and_is_counted(name: str, tmp_path: Path) -> None:
+    root = made(tmp_path, "cat/1.jpg", f"cat/{name}", "dog/1.jpg")
+    table, skipped = read_folder(root, "d", "train")
+    assert table["image_path"].tolist() == ["cat/1.jpg", "dog/1.jpg"]
+    assert skipped == {LEFT_BY_PROGRAMS[name]: 1}
+    assert image_files(root)[0] == ["cat/1.jpg", "dog/1.jpg"]
+
+
+def test_a_class_may_have_the_name_of_a_tools_folder(tmp_path: Path) -> None:
+    assert labels(made(tmp_path, "Originals/1.jpg", "thumbs/up/1.jpg")) == {
+        "d/Originals",
+        "d/thumbs/up",
+    }
+
+
+SPLITS = {
+    "train valid test": ("train/cat/1.jpg", "valid/cat/1.jpg", "test/cat/1.jpg"),
+    "another case": ("Train/cat/1.jpg", "TEST/cat/1.jpg"),
+    "deeper": ("data/train/cat/1.jpg", "data/val/cat/1.jpg", "data/val/dog/1.jpg"),
+    "twice": ("training_set/training_set/cat/1.jpg", "test_set/test_set/cat/1.jpg"),
+    "with a word": ("seg_train/cat/1.jpg", "seg_test/cat/1.jpg", "seg_pred/1/1.jpg"),
+    "below the class": ("cat/train/1.jpg", "cat/test/1.jpg", "dog/1.jpg"),
+    "beside the classes": ("cat/1.jpg", "dog/1.jpg", "holdout/cat/1.jpg"),
+    "other classes in each": ("train/cat/1.jpg", "test/owl/1.jpg"),
+    "no classes": ("train/1.jpg", "test/1.jpg"),
+    "with a year": ("train2017/cat/1.jpg", "val2017/cat/1.jpg"),
+    "folds": ("fold_1/cat/1.jpg", "fold_2/cat/1.jpg"),
+    "roles": ("query/cat/1.jpg", "gallery/cat/1.jpg", "train/cat/1.jpg"),
+}
+
+
+@pytest.mark.parametrize("case", SPLITS)
+def test_splits_are_refused_as_classes(case: str, tmp_path: Path) -> None:
+    root = made(tmp_path, *SPLITS[case])
+    with pytest.raises(UserError, match="names of splits would become classes") as refused:
+        labels(root)
+    named = [
+        word for word in ("rain", "est", "val", "hold", "fold", "query") if word in SPLITS[case][-1]
+    ]
+    assert all(word in str(refused.value) for word in named) and "\n" not in str(refused.value)
+
+
+def test_the_remedy_for_splits_gives_one_class(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "valid", "test")):
+        for other, name in enumerate(("cat", "dog")):
+            path = tmp_path / "pets" / part / name / "1.jpg"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(picture_bytes(10 * number + other))
+    sources = [{"kind": "folder", "path": f"{tmp_path}/pets/{part}", "domain": "pets"}
+               for part in ("train", "valid", "test")]  # fmt: skip
+    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    rows = list(csv.DictReader((tmp_path / "mix.csv").open()))
+    assert sorted(row["label"] for row in rows) == ["pets/cat"] * 3 + ["pets/dog"] * 3
 
 
 @pytest.mark.parametrize(
     "classes",
     [
-        ["train/cat", "train/dog", "valid/cat", "valid/dog"],
-        ["Train/cat", "TEST/dog", "Validation/owl"],
-        ["pets/train/cat", "pets/val/cat"],
-        ["seg_train/sea", "seg_test/sea"],
-        ["train2017/cat", "val2017/cat"],
-        ["fold_1/a", "fold_2/a", "fold_3/a"],
-        ["cat/train", "cat/test", "dog/train", "dog/test"],
+        ["train", "car", "bus", "test"],
+        ["test", *(f"c{n}" for n in range(500))],
+        ["train/front", "car/front", "bus/front"],
+        ["train_station", "test_tube", "dev_board", "cup"],
+        ["validation", "dog"],
+        ["train/cat", "train/dog"],
+        ["a", "a/b", "a/b/c"],
     ],
 )
-def test_splits_are_no_classes(classes: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="names of splits would become classes; read each split by"):
-        refuse_splits("x", classes)
-    draw(tmp_path, *(f"{name}/0.jpg" for name in classes))
-    with pytest.raises(UserError, match="names of splits would become classes"):
-        read_folder(tmp_path, "d", "train")
-    (tmp_path / "tars").mkdir()
-    with pytest.raises(UserError, match="names of splits would become classes"):
-        packed(tmp_path / "tars", {f"{c}/{n}.png": image(n) for n, c in enumerate(classes)})
-
-
-def test_one_class_may_have_the_name_of_a_split() -> None:
-    refuse_splits("x", ["test", "cat", "dog", "owl"])
-    refuse_splits("x", ["train", "bus", "car", "plane"])
-    refuse_splits("x", ["birds/owl", "birds/train", "fish/eel"])
+def test_a_class_may_have_the_name_of_a_split(classes: list[str]) -> None:
+    refuse_splits("x", classes)
 
 
 @pytest.mark.parametrize(
-    "second", ["caf\u0065\u0301", "Caf\u00e9", "caf\u00e9 ", "caf\u00e9\u200b"]
+    ("first", "second", "how"),
+    [
+        ("d/caf\xe9", "d/cafe\u0301", "Unicode normal form"),
+        ("d/\ud30c", "d/\u1111\u1161", "Unicode normal form"),
+        ("d/Cat", "d/cat", "case or space"),
+        ("d/cat ", "d/cat", "case or space"),
+        ("d/cat\u3000", "d/cat", "case or space"),
+        ("d/a/Big dog", "d/a/big  dog", "case or space"),
+    ],
 )
-def test_classes_that_differ_only_in_form_are_refused(second: str) -> None:
-    with pytest.raises(UserError, match="differ only in .*; rename"):
-        refuse_alike("x", ["d/caf\u00e9", f"d/{second}"], "rename one")
-    refuse_alike("x", ["d/a", "d/A", "d/tea cup", "d/teacup"], "rename one")
+def test_classes_that_differ_only_in_form_are_refused(first: str, second: str, how: str) -> None:
+    with pytest.raises(UserError, match=f"differ only in {how}") as refused:
+        refuse_alike("x", [first, second, "d/dog"], "rename")
+    assert "\n" not in str(refused.value)
 
 
-def test_folders_of_other_programs_are_skipped_and_named(tmp_path: Path) -> None:
-    made = [
-        *("cat/@eaDir/0.jpg", "cat/.ipynb_checkpoints/0.jpg", "__MACOSX/cat/0.jpg", "cat/._0.jpg"),
-        *("#recycle/0.jpg", "$RECYCLE.BIN/0.jpg", "__pycache__/0.jpg", "cat/thumbs/0.jpg"),
-    ]
-    rows, skipped = read_folder(draw(tmp_path, "cat/0.jpg", "dog/1.jfif", *made), "d", "train")
-    assert dict(zip(rows["image_path"], rows["label"], strict=True)) == {
-        "cat/0.jpg": "d/cat",
-        "dog/1.jfif": "d/dog",
+def test_letters_are_classes_of_their_own() -> None:
+    refuse_alike("x", ["d/a", "d/A", "d/b"], "rename")
+
+
+def test_classes_that_differ_in_form_across_sources_may_be_joined(tmp_path: Path) -> None:
+    for number, name in enumerate(("a/Cat", "b/cat")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.jpg").write_bytes(picture_bytes(number))
+    sources = [{"kind": "folder", "path": f"{tmp_path}/{one}", "domain": "d"} for one in "ab"]
+    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="'d/Cat' and 'd/cat' differ only in case"):
+        curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    config["clean"] = {"merge": {"d/Cat": "d/cat"}, "near": None}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    rows = csv.DictReader((tmp_path / "mix.csv").open())
+    assert [row["label"] for row in rows] == ["d/cat"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("1.avif", "AVIF"),
+        ("1.jfif", "JPEG"),
+        ("1.jpe", "JPEG"),
+        ("1.pjpeg", "JPEG"),
+        ("1.HEIC", "JPEG"),
+        ("1.jpg_large", "JPEG"),
+        ("1", "PNG"),
+        ("1.img", "WEBP"),
+        ("1.dat", "BMP"),
+        ("1.pgm", "PPM"),
+    ],
+)
+def test_what_the_decoders_read_is_taken_whatever_its_name(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "cat" / name, kind)
+    assert read_folder(tmp_path, "d", "train")[0]["image_path"].tolist() == [f"cat/{name}"]
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
+
+
+def test_what_they_do_not_read_is_named(tmp_path: Path) -> None:
+    made(tmp_path, "cat/1.jpg", "cat/2.nef", "cat/3.THM")
+    (tmp_path / "cat/2.nef").write_bytes(b"II*\0" + bytes(100))  # a raw photograph begins like TIFF
+    (tmp_path / "cat/3.THM").write_bytes(picture_bytes(0))
+    (tmp_path / "cat/4.heic").write_bytes(HEIC)
+    (tmp_path / "cat/5.jxl").write_bytes(b"\xff\n" + bytes(100))
+    table, skipped = read_folder(tmp_path, "d", "train")
+    assert table["image_path"].tolist() == ["cat/1.jpg"]
+    assert skipped == {
+        "no image by its extension (.nef)": 1,
+        "backup, preview or partial file (.thm)": 1,
+        "HEIC image, which is not read; convert it to JPEG or PNG": 1,
+        "JPEG XL image, which is not read; convert it to JPEG or PNG": 1,
     }
-    said = " ".join(skipped)
-    for name in ("@eaDir", "__MACOSX", "#recycle", "$RECYCLE.BIN", "__pycache__", "thumbs"):
-        assert name in said
 
 
-def test_a_label_is_found_for_a_name_with_dots(tmp_path: Path) -> None:
-    labels = packed(
-        tmp_path,
-        {
-            "p/shoe_0.5x.png": image(0),
-            "p/shoe_0.5x.cls": b"shoe",
-            "p/img.0.png": image(1),
-            "p/img.0.json": b'{"label": "zero"}',
-            "p/img.1.PNG": image(2),
-            "p/img.1.json": b'{"label": "one"}',
-            "p/a.seg.png": image(3),
-            "p/a.cls": b"whole",
-            "p/plain.png": image(4),
-            "p/._plain.png": b"not an image",
-            "__MACOSX/p/plain.png": b"not an image",
-        },
-    )
-    assert {Path(name).name: label for name, label in labels.items()} == {
-        "shoe_0.5x.png": "d/shoe",
-        "img.0.png": "d/zero",
-        "img.1.PNG": "d/one",
-        "a.seg.png": "d/whole",
-        "plain.png": "d/p",
-    }
-
-
-def test_labels_in_tars_differ_in_more_than_form(tmp_path: Path) -> None:
-    members = {"0.png": image(0), "0.cls": b"Cat", "1.png": image(1), "1.cls": b"cat"}
-    with pytest.raises(UserError, match="'d/Cat' and 'd/cat' differ only in case or space"):
-        packed(tmp_path, members)
+def test_heic_named_jpg_is_named_as_heic_when_it_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(HEIC)
+    with pytest.raises(UserError, match="1.jpg: not a readable image: HEIC image, which is not"):
+        open_as_seen(tmp_path / "1.jpg")

@@ -273,6 +273,14 @@ class FolderSource(SourceConfig):
     domain: Domain  # of all its images
     # Of all its images. A folder of test images: test, where each image is query and index
     split: Literal["train", "val", "test"] = "train"
+    # Of names in a zip that do not state it, such as gbk, cp1251, cp437
+    encoding: str | None = None
+
+    def faults(self) -> Iterator[Fault]:
+        try:
+            "".encode(self.encoding or "utf-8")
+        except (LookupError, ValueError):
+            yield "encoding", "unknown to Python; gbk, shift_jis, cp1251, cp866 and cp437 are some"
 
 
 class ManifestSource(SourceConfig):

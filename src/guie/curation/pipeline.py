@@ -148,7 +148,7 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
             print(f"{source.kind}: warning: {warning}", file=sys.stderr)
         return read, skipped
     if isinstance(source, FolderSource):
-        folder = unpacked(source.path)
+        folder = unpacked(source.path, source.encoding)
         table, skipped = read_folder(folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):

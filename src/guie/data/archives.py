@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
+from guie.data.names import form
 
 Kind = Literal["file", "folder", "symlink", "hardlink", "special"]
 
@@ -105,11 +106,13 @@ def fault_of_all(members: Sequence[Member]) -> str | None:
     return None
 
 
-def alike_but_for_case(members: Sequence[Member]) -> list[str]:
-    """Return names that become one file on a case-insensitive disk (macOS, Windows)."""
+def alike_names(members: Sequence[Member]) -> list[str]:
+    """Return names that are one file on a disk that ignores case or Unicode form (macOS, Windows)."""
     paths = {str(member.path) for member in members}
-    counts = Counter(path.casefold() for path in paths)
-    return sorted(path for path in paths if counts[path.casefold()] > 1)
+    counts = Counter(map(form, paths))
+    return sorted(
+        (path for path in paths if counts[form(path)] > 1), key=lambda path: (form(path), path)
+    )
 
 
 def fault_of_name(name: str) -> str | None:
@@ -151,6 +154,7 @@ KINDS: dict[int, Kind] = {
     stat.S_IFLNK: "symlink",
 }
 DRAIN_BYTES = 2**20
+UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
 # Errors that the readers raise for truncated or damaged archives and unknown compression methods.
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
@@ -158,12 +162,19 @@ DAMAGED = (
 )
 
 
-def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]]:
-    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream."""
+def members_of(
+    archive: Path, encoding: str | None = None
+) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]]:
+    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream.
+
+    Args:
+        encoding: of names in a zip that do not say theirs.
+    """
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
-            for info in file.infolist():
-                yield _of_zip(file, info), partial(file.open, info)
+            names = _names_of_zip(archive, file.infolist(), encoding)
+            for info, name in zip(file.infolist(), names, strict=True):
+                yield _of_zip(file, info, name), partial(file.open, info)
         return
     if archive.name.lower().endswith(".zst") and "zst" not in tarfile.TarFile.OPEN_METH:
         raise UserError(
@@ -203,7 +214,56 @@ def damage_as_user_error(archive: Path) -> Iterator[None]:
         ) from error
 
 
-def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+def _names_of_zip(
+    archive: Path, infos: Sequence[zipfile.ZipInfo], encoding: str | None
+) -> list[str]:
+    """Return the members' names, decoded. Raises UserError if their encoding is unknown.
+
+    It is known for ASCII, with the UTF-8 flag, and with the field 0x7075 (Info-ZIP Unicode Path). Other names
+    are read as UTF-8 if all are legal, and either a program for macOS or Linux wrote them or a letter has
+    three bytes. Two bytes may be legal in GBK too.
+    """
+    # orig_filename, because zipfile cuts `filename` at a NUL; it decodes names without the flag by cp437
+    names = [info.orig_filename for info in infos]
+    unsure = {}
+    for number, info in enumerate(infos):
+        if not names[number].isascii() and not info.flag_bits & UTF8_FLAG:
+            raw = names[number].encode("cp437")
+            unicode_path = _unicode_path(info.extra, raw)
+            if unicode_path is None:
+                unsure[number] = raw
+            else:
+                names[number] = unicode_path
+    if not unsure:
+        return names
+    try:
+        found = [raw.decode(encoding or "utf-8") for raw in unsure.values()]
+    except UnicodeDecodeError:
+        found = []
+    is_unix = all(infos[number].create_system == UNIX for number in unsure)
+    if not found or not (encoding or is_unix or max(map(max, found)) > "\u07ff"):
+        first = names[next(iter(unsure))]
+        why = f"not in {encoding}" if encoding else "in an unknown encoding, not marked as UTF-8"
+        raise UserError(
+            f"{archive}: {len(unsure):,} names are {why}, such as {first!r}; set encoding of the source"
+            f" (gbk, shift_jis, cp1251, cp866, cp437, ...), or unpack it by unzip -O gbk {archive.name}"
+        )
+    for number, name in zip(unsure, found, strict=True):
+        names[number] = name
+    return names
+
+
+def _unicode_path(extra: bytes, raw: bytes) -> str | None:
+    """Return the UTF-8 name in a zip entry's extra field 0x7075; None if there is none for this name."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        data, extra = extra[4 : 4 + size], extra[4 + size :]
+        if kind == 0x7075 and data[:5] == struct.pack("<BL", 1, zlib.crc32(raw)):
+            return data[5:].decode("utf-8")
+    return None
+
+
+def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Member:
     kind = KINDS.get(stat.S_IFMT(info.external_attr >> 16), "special")
     encrypted = bool(info.flag_bits & 1)
     if info.is_dir():
@@ -211,8 +271,7 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     link = ""
     if kind == "symlink" and not encrypted and info.file_size <= MAX_LINK_BYTES:
         link = file.read(info).decode("utf-8", "surrogateescape")
-    # orig_filename, because zipfile cuts `filename` at a NUL
-    return Member(info.orig_filename, kind, info.file_size, link, encrypted)
+    return Member(name, kind, info.file_size, link, encrypted)
 
 
 def of_tar(info: tarfile.TarInfo) -> Member:
@@ -240,7 +299,7 @@ COPY_BYTES = 2**20
 BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 
 
-def unpacked(path: str | Path) -> Path:
+def unpacked(path: str | Path, encoding: str | None = None) -> Path:
     """Return `path` if it is a folder; unpack an archive next to itself and return that folder.
 
     `input/products.tar.gz` -> `input/products`. Raises UserError like `unpack`.
@@ -249,10 +308,16 @@ def unpacked(path: str | Path) -> Path:
     suffixes = [s for s in SUFFIXES if path.name.lower().endswith(s)]
     if not suffixes or path.is_dir():  # a folder may be named like an archive
         return path
-    return unpack(path, path.with_name(path.name[: -len(max(suffixes, key=len))]))
+    folder = path.with_name(path.name[: -len(max(suffixes, key=len))])
+    return unpack(path, folder, encoding=encoding)
 
 
-def unpack(archive: str | Path, folder: str | Path, limits: Limits | None = None) -> Path:
+def unpack(
+    archive: str | Path,
+    folder: str | Path,
+    limits: Limits | None = None,
+    encoding: str | None = None,
+) -> Path:
     """Unpack a zip or tar into `folder` and return it; do nothing if that was done before.
 
     The folder is renamed into place only when complete, so an interrupted unpacking starts over.
@@ -264,24 +329,26 @@ def unpack(archive: str | Path, folder: str | Path, limits: Limits | None = None
     """
     archive, folder = Path(archive), Path(folder)
     if folder.exists():
-        _check_record(archive, folder)
+        _check_record(archive, folder, encoding)
         return folder
     if why := why_unreadable(archive, "archive"):
         raise UserError(f"{why}, and no folder {folder} unpacked from it")
-    members = _inspected(archive, limits or Limits())
+    members = _inspected(archive, limits or Limits(), encoding)
     _check_space(archive, folder, members)
     with _alone(archive):
         if not folder.exists():  # otherwise another process has unpacked it meanwhile
-            _publish(archive, folder, members)
+            _publish(archive, folder, members, encoding)
     return folder
 
 
-def _inspected(archive: Path, limits: Limits) -> list[Member]:
+def _inspected(archive: Path, limits: Limits, encoding: str | None) -> list[Member]:
     """Return all members after checking them. A bomb is rejected before it is fully read."""
     archive_bytes, total_bytes = archive.stat().st_size, 0
     members: list[Member] = []
     with damage_as_user_error(archive):
-        for member, _ in tqdm(members_of(archive), f"inspect {archive.name}", disable=None):
+        for member, _ in tqdm(
+            members_of(archive, encoding), f"inspect {archive.name}", disable=None
+        ):
             members.append(member)
             total_bytes += member.size_bytes
             fault = fault_of_member(member, limits)
@@ -293,11 +360,11 @@ def _inspected(archive: Path, limits: Limits) -> list[Member]:
     fault = fault_of_all(members)
     if fault:
         raise UserError(f"{archive}: not unpacked: {fault}")
-    alike = alike_but_for_case(members)
+    alike = alike_names(members)
     if alike:
         print(
-            f"{archive}: {len(alike)} names differ by case only, such as {alike[0]!r} and"
-            f" {alike[1]!r}: one file on a disk that ignores case",
+            f"{archive}: {len(alike)} names differ only in case, space or Unicode form, such as {alike[0]!r}"
+            f" and {alike[1]!r}: one file on a disk that ignores it",
             file=sys.stderr,
         )
     return members
@@ -314,16 +381,18 @@ def _check_space(archive: Path, folder: Path, members: list[Member]) -> None:
         )
 
 
-def _publish(archive: Path, folder: Path, members: list[Member]) -> None:
+def _publish(archive: Path, folder: Path, members: list[Member], encoding: str | None) -> None:
     temporary = folder.with_name(f".{folder.name}.unpacking")
     content = temporary / "content"
     if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
         raise UserError(f"{temporary}: this program did not make it, and needs its name; rename it")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed unpacking has left
     try:
-        write_json(temporary / RECORD, _identity(archive))  # first: it marks the folder as ours
-        _fill(content, archive, members)
-        write_json(content / RECORD, _identity(archive))
+        write_json(
+            temporary / RECORD, _identity(archive, encoding)
+        )  # first: it marks the folder as ours
+        _fill(content, archive, members, encoding)
+        write_json(content / RECORD, _identity(archive, encoding))
         os.sync()  # a power cut must not leave a whole folder of empty files
         content.rename(folder)
     except OSError as error:
@@ -350,14 +419,14 @@ def _alone(archive: Path) -> Iterator[None]:
         yield
 
 
-def _fill(folder: Path, archive: Path, members: list[Member]) -> None:
+def _fill(folder: Path, archive: Path, members: list[Member], encoding: str | None) -> None:
     """Write the members into a new folder. Raises UserError if the archive changes meanwhile."""
     folder.mkdir()
     total_bytes = sum(member.size_bytes for member in members)
     title = f"unpack {archive.name}"
     bar = tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, disable=None)
     with bar, damage_as_user_error(archive):
-        for expected, (member, read) in zip(members, members_of(archive), strict=True):
+        for expected, (member, read) in zip(members, members_of(archive, encoding), strict=True):
             if member != expected:
                 raise UserError(f"{archive}: changed while it was unpacked; try again")
             _write(member, read, folder)
@@ -379,13 +448,18 @@ def _write(member: Member, read: Callable[[], IO[bytes]], folder: Path) -> None:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
 
-def _identity(archive: Path) -> dict[str, Any]:
-    """Return name, size and time, which identify an archive without reading it."""
-    known = archive.stat()
-    return {"archive": archive.name, "bytes": known.st_size, "modified_ns": known.st_mtime_ns}
+def _identity(archive: Path, encoding: str | None) -> dict[str, Any]:
+    """Return name, size, time and encoding, which identify an archive without reading it."""
+    known, read = archive.stat(), {"encoding": encoding} if encoding else {}
+    return {
+        "archive": archive.name,
+        "bytes": known.st_size,
+        "modified_ns": known.st_mtime_ns,
+        **read,
+    }
 
 
-def _check_record(archive: Path, folder: Path) -> None:
+def _check_record(archive: Path, folder: Path, encoding: str | None) -> None:
     """Raise UserError unless the folder comes from this archive, or the archive no longer exists."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -394,8 +468,8 @@ def _check_record(archive: Path, folder: Path) -> None:
             f"{folder}: exists, but this program did not unpack it from {archive.name};"
             f" set path: {folder} to read it as it is, or move it away"
         ) from None
-    if archive.is_file() and record != _identity(archive):
+    if archive.is_file() and record != _identity(archive, encoding):
         raise UserError(
-            f"{folder}: unpacked from another {archive.name} (size or time differ); remove it to"
+            f"{folder}: unpacked from another {archive.name} (size, time or encoding differ); remove it to"
             f" unpack again, or set path: {folder} to read it as it is"
         )

@@ -26,7 +26,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import refuse_special
-from guie.data.names import HEAD_BYTES, why_unread
+from guie.data.names import read_head, why_unread
 from guie.data.shards.opening import open_in_shard
 
 # Parallel work uses processes. If OpenCV started its thread pool before a fork, the child would hang at
@@ -218,16 +218,8 @@ def _decode(
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
         said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        said = (unknown and why_unread(_head(file))) or said
+        said = (unknown and why_unread(read_head(file))) or said
         raise UserError(f"{path}: not a readable image: {said}") from error
-
-
-def _head(file: str | Path | io.BytesIO) -> bytes:
-    if isinstance(file, str | Path):
-        with open(file, "rb") as opened:
-            return opened.read(HEAD_BYTES)
-    file.seek(0)
-    return file.read(HEAD_BYTES)
 
 
 def _converted(

@@ -1,7 +1,7 @@
 """The rules for names in a data set: what is an image, what other programs left, what is a class.
 
-Folders, tars and unpacked archives obey the same rules. A file that is not taken is counted with the reason.
-Wrong labels are refused: folders of splits, and classes that differ only in form.
+Folders, tars and unpacked archives obey the same rules. A file that is not taken is counted, with a reason.
+Labels that would be wrong are refused: folders of splits, and classes that differ only in form.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from guie.base.errors import UserError
 from guie.base.files import CONTROL
 
-# Of formats that are read. Another file is taken if its first bytes are those of an image
+# Of the formats that `guie.data.images` reads. Other files are taken if their first bytes are an image's.
 IMAGE_SUFFIXES = frozenset(
     ".apng .avif .avifs .bmp .dib .gif .j2c .j2k .jfi .jfif .jif .jp2 .jpc .jpe .jpeg .jpf .jpg .jpx .mpo"
     " .pbm .pgm .pjp .pjpeg .pjpg .png .pnm .ppm .tif .tiff .webp".split()
@@ -102,6 +103,18 @@ def why_no_image(path: str, read_head: Callable[[], bytes]) -> str | None:
     if _format(head):
         return why_unread(head)
     return f"no image by its extension ({suffix or 'none'})"
+
+
+def read_head(file: str | Path | BinaryIO) -> bytes:
+    """Return the first HEAD_BYTES of a file, or none if it cannot be read."""
+    try:
+        if isinstance(file, str | Path):
+            with open(file, "rb") as opened:
+                return opened.read(HEAD_BYTES)
+        file.seek(0)
+        return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def why_unread(head: bytes) -> str | None:
@@ -213,10 +226,11 @@ def refuse_splits(source: str, classes: Iterable[str]) -> None:
         if 2 * len(splits) > len(parts):
             found |= {f"{folder}/{part}".lstrip("/") for part in splits}
     if found := found - {""}:
+        train = min(found, key=lambda name: ("train" not in name.casefold(), name))
         shown = ", ".join(sorted(found)[:4]) + (", ..." if len(found) > 4 else "")
         raise UserError(
             f"{source}: {shown}: the names of splits would become classes; read each split by a source of"
-            f" its own (path: {source}/{min(found)}), and each split's tars from a folder of its own, or"
+            f" its own (path: {source}/{train}), and each split's tars from a folder of its own, or"
             " rename the folders if they are classes"
         )
 

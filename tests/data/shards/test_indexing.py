@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from guie.data.manifest import load_manifest
 from guie.data.shards.claiming import PARTS
 from guie.data.shards.indexing import index_tars
 from sharded import packed, picture_bytes, tar_of
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
 
 
 def samples(first: int, count: int = 3) -> list[tuple[str, bytes]]:
@@ -111,7 +114,7 @@ BAD = {
         lambda tar: tar_of(tar, [("b.jpg", picture_bytes(0)), ("b.cls", b"a\nb")]),
         r"x.tar: x/b.jpg: label 'art/a\\nb' has a line break",
     ),
-    "no image": (lambda tar: tar_of(tar, [("b.cls", b"1")]), "no member of its tars has the name"),
+    "no image": (lambda tar: tar_of(tar, [("b.cls", b"1")]), "x/b.cls: text or label of no image"),
     "nothing": (lambda tar: tar.unlink(), "no .tar in it"),
 }
 
@@ -167,7 +170,6 @@ def test_an_index_is_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said", "message"),
     [
-        ("a/b\udcff.jpg", "{}", r"'a/b\\udcff.jpg': its name or row is not in UTF-8"),
         ("a/b.jpg", '{"label": "\\ud800"}', "its name or row is not in UTF-8"),
         ("b.jpg", '{"label": null}', "has no class"),
         ("a/b.jpg", '{"label": ["x"]}', "b.json: label must be a text or a number"),
@@ -196,3 +198,134 @@ def test_texts_and_numbers_of_one_column_are_texts(tmp_path: Path) -> None:
     tar_of(tmp_path / "x.tar", members)
     index_tars(tmp_path, "art", "train", 1)
     assert load_manifest(tmp_path / "index.parquet").table["label"].tolist() == ["5", "five"]
+
+
+def add(tar: tarfile.TarFile, name: str, kind: bytes, target: str = "") -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    tar.addfile(entry)
+
+
+def index_of(folder: Path) -> dict[str, str]:
+    """Label by member of the tar x.tar."""
+    index_tars(folder, "d", "train", 1)
+    table = pd.read_parquet(folder / "index.parquet")
+    return dict(zip(table["image_path"].str.removeprefix("x/"), table["label"], strict=True))
+
+
+def left_out(folder: Path) -> dict[str, str]:
+    dropped = pd.read_csv(folder / "index.dropped.csv")
+    return dict(zip(dropped["image_path"].str.removeprefix("x/"), dropped["reason"], strict=True))
+
+
+DOTTED = {
+    # an image, its sidecar, and what is in it
+    "p/shoe_0.5x.jpg": ("p/shoe_0.5x.cls", b"shoe"),
+    "img.0.jpg": ("img.0.json", b'{"label": "shoe"}'),
+    "235342 Track 2.0 (Clean Version).jpg": ("235342 Track 2.0 (Clean Version).cls", b"shoe"),
+    "a/22.0/1.1.png": ("a/22.0/1.1.CLS", b"shoe"),
+    "0001.seg.png": ("0001.cls", b"shoe"),
+    "f/0001.left.jpg": ("f/0001.json", b'{"label": "shoe"}'),
+    "clip/7.jpg": ("clip/7.jpg.json", b'{"label": "shoe"}'),
+    "S_02/VE1.wav.jpg": ("S_02/VE1.wav.cls", "\ufeffshoe\n".encode()),
+    "g/b.jpg": ("g/b.cls", b" shoe "),
+}
+
+
+@pytest.mark.parametrize("image", DOTTED)
+def test_a_name_with_dots_keeps_its_label(image: str, tmp_path: Path) -> None:
+    members = [(image, picture_bytes(0, "PNG")), DOTTED[image]]
+    for order in (members, members[::-1]):
+        folder = tmp_path / str(order is members)
+        folder.mkdir()
+        tar_of(folder / "x.tar", order)
+        assert index_of(folder) == {image: "d/shoe"}
+        assert not (folder / "index.dropped.csv").exists()
+
+
+def test_the_sidecar_with_the_longest_name_counts(tmp_path: Path) -> None:
+    members = [
+        ("a.1.jpg", picture_bytes(0)),
+        ("a.2.jpg", picture_bytes(1)),
+        ("a.jpg", picture_bytes(2)),
+    ]
+    tar_of(tmp_path / "x.tar", [*members, ("a.cls", b"all"), ("a.1.cls", b"one")])
+    assert index_of(tmp_path) == {"a.1.jpg": "d/one", "a.2.jpg": "d/all", "a.jpg": "d/all"}
+
+
+def test_members_that_are_no_images_are_named(tmp_path: Path, capsys) -> None:
+    tar_of(
+        tmp_path / "x.tar",
+        [
+            *[("c/1.jpg", picture_bytes(0)), ("c/1.cls", b"7"), ("c/._1.jpg", b"\0\5\x16\7")],
+            *[("c/._1.cls", b"\0\5\x16\7"), ("c/.DS_Store", b"x"), ("__MACOSX/c/2.jpg", b"x")],
+            *[("c/@eaDir/1.jpg/T.jpg", picture_bytes(1)), ("c/1.npy", b"x"), ("c/4.heic", HEIC)],
+            *[("c/5.jfif", picture_bytes(5)), ("c/5.cls", b"7"), ("c/6.cls", b"8")],
+        ],
+    )
+    with tarfile.open(tmp_path / "x.tar", "a") as tar:
+        add(tar, "c/7.jpg", tarfile.SYMTYPE, "/elsewhere/1.jpg")
+        add(tar, "c/8.jpg", tarfile.LNKTYPE, "c/1.jpg")
+    curate.main(["--index-shards", str(tmp_path), "--domain", "d"])
+    table = pd.read_parquet(tmp_path / "index.parquet")
+    assert table[["image_path", "label"]].to_numpy().tolist() == [
+        ["x/c/1.jpg", "d/7"],
+        ["x/c/5.jfif", "d/7"],
+    ]
+    assert left_out(tmp_path) == {
+        "c/._1.jpg": "hidden or system file (._*)",
+        "c/._1.cls": "hidden or system file (._*)",
+        "c/.DS_Store": "hidden or system file",
+        "__MACOSX/c/2.jpg": "hidden or system folder (__MACOSX)",
+        "c/@eaDir/1.jpg/T.jpg": "hidden or system folder (@eaDir)",
+        "c/1.npy": "no image by its extension (.npy)",
+        "c/4.heic": "HEIC image, which is not read; convert it to JPEG or PNG",
+        "c/6.cls": "text or label of no image",
+        "c/7.jpg": "symlink, which is not followed",
+        "c/8.jpg": "hardlink, which is not followed",
+    }
+    said = capsys.readouterr().out
+    assert "2 images in 1 shards" in said and "10 members left out" in said
+    assert "c/._1.jpg: hidden or system file (._*) (and 1 more)" in said
+
+
+def test_an_image_without_the_label_that_its_siblings_have_is_left_out(tmp_path: Path) -> None:
+    members = [("p/1.jpg", picture_bytes(0)), ("p/1.cls", b"7"), ("p/2.jpg", picture_bytes(1))]
+    members += [("q/3.jpg", picture_bytes(2)), ("p/4.jpg", picture_bytes(3)), ("p/4.cls", b"")]
+    members += [("p/5.jpg", picture_bytes(4)), ("p/5.cls", b"a|b")]
+    members += [(f"p/caf{chr(0xDCE9)}.jpg", picture_bytes(5))]
+    tar_of(tmp_path / "x.tar", members)
+    assert index_of(tmp_path) == {"p/1.jpg": "d/7", "q/3.jpg": "d/q"}
+    assert left_out(tmp_path) == {
+        "p/2.jpg": "no .cls and no label in .json, unlike other images of its folder",
+        "p/4.jpg": "empty label",
+        "p/5.jpg": "class name with |, which joins several labels",
+        "p/caf\\udce9.jpg": "name with a control character or not in UTF-8",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tars", "message"),
+    [
+        ({"x": ["train/a/1.jpg", "valid/a/1.jpg"]}, "train, valid: the names of splits"),
+        ({"x": ["train/a/1.jpg"], "y": ["val/a/1.jpg"]}, "train, val: the names of splits"),
+        ({"net-train-0001": ["a/1.jpg"], "net-val-0000": ["a/2.jpg"]}, "the names of splits"),
+        ({"x": ["Cat/1.jpg"], "y": ["cat/1.jpg"]}, "'Cat' and 'cat' differ only in case"),
+        ({"x": ["caf\xe9/1.jpg", "cafe\u0301/1.jpg"]}, "differ only in Unicode normal form"),
+    ],
+)
+def test_classes_out_of_tars_obey_the_rules_for_folders(tars, message, tmp_path: Path) -> None:
+    for number, (name, members) in enumerate(tars.items()):
+        files = [(one, picture_bytes(10 * number + n)) for n, one in enumerate(members)]
+        tar_of(tmp_path / f"{name}.tar", files)
+    with pytest.raises(UserError, match=message):
+        index_tars(tmp_path, "d", "train", 1)
+    assert not (tmp_path / "index.parquet").exists()
+
+
+def test_a_class_that_is_not_in_utf8_is_refused(tmp_path: Path) -> None:
+    tar_of(
+        tmp_path / "x.tar", [("1.jpg", picture_bytes(0)), ("1.cls", "\u8336\u676f".encode("gbk"))]
+    )
+    with pytest.raises(UserError, match=r"x.tar: '1.cls': not in UTF-8"):
+        index_tars(tmp_path, "d", "train", 1)

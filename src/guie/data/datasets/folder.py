@@ -11,9 +11,9 @@ import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
 from guie.data.names import (
-    HEAD_BYTES,
     copies,
     foreign,
+    read_head,
     refuse_splits,
     why_foreign,
     why_no_class,
@@ -27,15 +27,17 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
     """Return manifest rows of every image below `folder`, by path, and skipped files by reason.
 
     `a/b/x.jpg` has class `a/b` and label `<domain>/a/b`. In val and test every image is both query
-    and index. Files are recognised by `guie.data.names`. Links to folders are not followed, as they may
-    form loops, nor links to files outside `folder`. Raises UserError if the folder does not exist, has no
-    image, or its classes are splits.
+    and index. Files are recognised by `guie.data.names`. Links to folders are not followed, as they may form
+    loops, nor links to files outside `folder`. Raises UserError if the folder does not exist or has no image,
+    or if its classes are splits.
     """
-    images, skipped = _images(Path(folder))
-    for file in images:
+    found, skipped = _images(Path(folder))
+    images = []
+    for file in found:
         if reason := why_no_class(os.path.dirname(file)):
             skipped[reason] += 1
-    images = [file for file in images if not why_no_class(os.path.dirname(file))]
+        else:
+            images.append(file)
     if not images:
         raise UserError(f"{folder}: no <class>/<image> in it{_skipped_text(skipped)}")
     refuse_splits(str(folder), map(os.path.dirname, images))
@@ -105,15 +107,7 @@ def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
         file_there = os.path.realpath(entry.path)
         if os.path.commonpath([folder, file_there]) != folder:
             return "link that leaves the folder"
-    return why_no_image(file, lambda: _head(entry.path))
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:  # not an image by its name, and without permission to look
-        return b""
+    return why_no_image(file, lambda: read_head(entry.path))
 
 
 def _skipped_text(skipped: Counter[str]) -> str:

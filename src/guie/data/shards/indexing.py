@@ -1,7 +1,5 @@
 """Write the index of existing WebDataset tars, which stay as they are.
 
-Files of an image's name, or of its name up to an earlier dot, describe it. Hidden members are skipped.
-
 | member | used as |
 |---|---|
 | `.jpg` and other images | an image; its image_path is `<name of the tar>/<member>` |
@@ -9,7 +7,10 @@ Files of an image's name, or of its name up to an earlier dot, describe it. Hidd
 | `.json` | the class under `label`, a `caption`; a row that `packing` wrote is read as a whole |
 | `.txt` | the caption |
 
-Without a `.cls` or a label, the folder of the image is the class, as in `n01440764/n01440764_10026.jpg`.
+A `.cls`, `.json` or `.txt` belongs to the images whose name begins like its own, up to a dot: `a.cls` to
+`a.jpg` and `a.seg.png`, `a.1.cls` to `a.1.jpg`, `a.jpg.json` to `a.jpg`. The longest such name counts. If no
+image in a folder has a `.cls` or a label, the folder is the class: `n01440764/n01440764_10026.jpg`.
+Every other member is left out, and listed with the reason. Names obey `guie.data.names`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -41,7 +41,15 @@ from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
-from guie.data.names import IMAGE_SUFFIXES, refuse_alike, refuse_splits, why_foreign
+from guie.data.names import (
+    HEAD_BYTES,
+    copies,
+    refuse_alike,
+    refuse_splits,
+    why_foreign,
+    why_no_class,
+    why_no_image,
+)
 from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
@@ -49,8 +57,8 @@ from guie.data.shards.storage import content_hash
 DROPPED = "index.dropped.csv"
 LISTED = ["image_path", "reason"]  # its columns
 SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-ABOUT = (".cls", ".json", ".txt")  # of files that describe an image
-COLUMNS = [*REQUIRED, *OPTIONAL, "shard", "offset", "size", "content", "reason"]
+COLUMNS = [*REQUIRED, *OPTIONAL, "class_name", "shard", "offset", "size", "content", "reason"]
+SIDECARS = (".cls", ".json", ".txt")
 SHOWN = 20  # illegal rows that are named
 NUMBERS = ("width", "height", "weight")
 LARGEST = 2**53  # of a number in JSON, so that a column of float64 holds it
@@ -110,20 +118,23 @@ def _index_all(
     for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)
     dropped = everything.loc[everything["reason"] != "", LISTED]
-    folders = everything["image_path"].str.extract(r"^[^/]*/(.*)/[^/]*$")[0]
-    by_folder = everything["label"] == everything["domain"] + "/" + folders
-    refuse_splits(str(folder), folders[by_folder].unique())
-    remedy = "correct the names or labels in the tars"
-    refuse_alike(str(folder), everything["label"].unique(), remedy)
     table = everything[everything["reason"] == ""].reset_index(drop=True)
     if table.empty:
-        raise UserError(f"{folder}: none of {len(everything):,} images in its tars can be decoded")
+        raise UserError(
+            f"{folder}: none of {len(everything):,} members of its tars is an image with a class, for example"
+            f" {dropped['image_path'].iloc[0]}: {dropped['reason'].iloc[0]}"
+        )
     shards = [
         Shard(tar.name, tar.stat().st_size, one["shard_sha256"].iloc[0])
         for tar, one in zip(tars, tables, strict=True)
-        if len(one)
+        if one["shard"].notna().any()
     ]
-    table = table.drop(columns=["shard_sha256", "reason"]).assign(decoded=VERSION)
+    table["class_name"] = table.get("class_name", "")  # "": the row comes from a manifest
+    built = table[table["class_name"] != ""]
+    for names in (built["shard"].str.replace(r"\d+", "", regex=True), built["class_name"]):
+        refuse_splits(str(folder), names.unique())
+    refuse_alike(str(folder), built["class_name"].unique(), "write one of the two in the tars")
+    table = table.drop(columns=["shard_sha256", "reason", "class_name"]).assign(decoded=VERSION)
     faults = check(table, read_sidecar(index), range(len(table)), "row")
     if faults:
         places = table["shard"] + ": " + table["image_path"]
@@ -152,65 +163,78 @@ def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
 
 
 def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
-    images: list[dict[str, Any]] = []
-    beside: dict[str, bytes] = {}  # files that describe an image, by name
+    """Yield the rows of a tar's images, and those of all other members, which have a reason."""
+    images, sidecars, skipped = _members(tar)
+    own = {image: _sidecars_of(image, sidecars) for image in images}
+    used = {name for names in own.values() for name in names.values()}
+    for name in sorted(sidecars.keys() - used):
+        skipped[name] = "text or label of no image"
+    said = {image: _said(tar, own[image], sidecars) for image in images}
+    labelled = {os.path.dirname(image) for image in images if "label" in said[image]}
+    made = copies(set(map(os.path.dirname, images)))
+    for image, place in images.items():
+        folder = os.path.dirname(image)
+        if place["reason"] or folder in made:
+            skipped[image] = place["reason"] or made[folder]
+        elif "label" not in said[image] and folder in labelled:
+            skipped[image] = "no .cls and no label in .json, unlike other images of its folder"
+        elif {*REQUIRED} <= said[image].keys():
+            rows = said[image].get("rows", [])
+            for row in (said[image], *(rows if isinstance(rows, list) else [rows])):
+                row = _checked(f"{tar}: {own[image]['.json']}", row)
+                yield _in_unicode(tar, image, {**row, **place})
+        else:
+            row = _row(tar, image, said[image], domain, split)
+            if reason := why_no_class(row["class_name"]):
+                skipped[image] = reason if row["class_name"] else "empty label"
+            else:
+                yield _in_unicode(tar, image, {**row, **place})
+    for name, reason in skipped.items():
+        printable = f"{tar.stem}/{name}".encode("utf-8", "backslashreplace").decode()
+        yield {"image_path": printable, "reason": reason, "offset": 0, "size": 0, "content": 0}
+
+
+def _members(
+    tar: Path,
+) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], dict[str, str]]:
+    """Return by name: the places of a tar's images, the texts of sidecars, the reasons for the rest."""
+    images: dict[str, dict[str, Any]] = {}
+    sidecars: dict[str, bytes] = {}
+    skipped: dict[str, str] = {}
     members, limits = [], Limits()
     with damage_as_user_error(tar), _opened(tar) as file:
         for entry in file:
             member = of_tar(entry)
-            members.append(member)
             if fault := fault_of_member(member, limits):
                 raise UserError(f"{tar}: {member.name!r}: {fault}")
-            path = member.path
-            if member.kind != "file" or entry.issparse() or why_foreign(str(path)):
+            if member.kind == "folder":
                 continue
-            content = file.extractfile(entry)
-            assert content is not None  # None only for what is no file
-            if path.suffix.lower() in IMAGE_SUFFIXES:
+            name, suffix = str(member.path), member.path.suffix.lower()
+            content = file.extractfile(entry) if member.kind == "file" else None
+            if content is None:
+                skipped[name] = f"{member.kind}, which is not followed"
+                continue
+            members.append(member)
+            if reason := "sparse file" if entry.issparse() else why_foreign(name):
+                skipped[name] = reason
+            elif suffix in SIDECARS:
+                sidecars[name[: -len(suffix)] + suffix] = content.read()
+            elif reason := why_no_image(name, partial(content.read, HEAD_BYTES)):
+                skipped[name] = reason
+            else:
+                content.seek(0)
                 data = content.read()
-                images.append(
-                    {
-                        "name": str(path),
-                        "offset": entry.offset_data,
-                        "size": entry.size,
-                        "content": content_hash(data),
-                        "reason": _why_not(data),
-                    }
-                )
-            elif path.suffix.lower() in ABOUT:
-                beside[str(path.with_suffix(path.suffix.lower()))] = content.read()
+                images[name] = {
+                    "shard": tar.name,
+                    "offset": entry.offset_data,
+                    "size": entry.size,
+                    "content": content_hash(data),
+                    "reason": _why_not(data),
+                }
         refuse_cut_short(file)
     if fault := fault_of_all(members):
         raise UserError(f"{tar}: {fault}")
-    alone = set(beside)
-    for image in images:
-        names = _names_beside(image["name"], beside)
-        alone -= set(names.values())
-        about = {suffix: beside[name] for suffix, name in names.items()}
-        key = names.get("json", image["name"]).rpartition(".")[0]
-        for row in _rows_of_image(tar, key, about, image, domain, split):
-            if not _is_unicode(row):
-                raise UserError(f"{tar}: {image['name']!r}: its name or row is not in UTF-8")
-            yield row
-    if alone:
-        said = f"{tar}: warning: {len(alone):,} labels or texts have no image, first {min(alone)!r}"
-        print(said, file=sys.stderr)
-
-
-def _names_beside(image: str, beside: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the files that describe an image, by suffix: `a.b.cls` or `a.cls` for `a.b.jpg`.
-
-    WebDataset parts names at the first dot, so that `a.cls` also describes `a.seg.png`. But names have dots
-    of their own, as in `shoe_0.5x.jpg`: the longest name that fits is taken.
-    """
-    found: dict[str, str] = {}
-    folder, slash, stem = image.rpartition("/")
-    while "." in stem:
-        stem = stem.rpartition(".")[0]
-        for suffix in ABOUT:
-            if (name := f"{folder}{slash}{stem}{suffix}") in beside:
-                found.setdefault(suffix[1:], name)
-    return found
+    return images, sidecars, skipped
 
 
 def _opened(tar: Path) -> tarfile.TarFile:
@@ -221,6 +245,18 @@ def _opened(tar: Path) -> tarfile.TarFile:
     return tarfile.open(tar, "r:")
 
 
+def _sidecars_of(image: str, sidecars: Mapping[str, bytes]) -> dict[str, str]:
+    """Return an image's sidecars by suffix: those of the longest names that its own begins with."""
+    folder, slash, stem = image.rpartition("/")
+    found: dict[str, str] = {}
+    while stem:
+        for suffix in SIDECARS:
+            if (name := f"{folder}{slash}{stem}{suffix}") in sidecars:
+                found.setdefault(suffix, name)
+        stem = stem.rpartition(".")[0]
+    return found
+
+
 def _why_not(data: bytes) -> str:
     try:
         check_bytes(data, "the image")
@@ -229,52 +265,46 @@ def _why_not(data: bytes) -> str:
     return ""
 
 
-def _rows_of_image(
-    tar: Path,
-    key: str,
-    about: Mapping[str, bytes],
-    image: dict[str, Any],
-    domain: str,
-    split: str,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one image: one, or those that `packing` wrote."""
-    place = {"shard": tar.name, **{k: v for k, v in image.items() if k != "name"}}
-    said = _json_of(tar, key, about)
-    if {*REQUIRED} <= said.keys():
-        rows = said.get("rows", [])
-        for row in (said, *(rows if isinstance(rows, list) else [rows])):
-            yield {**_checked(f"{tar}: {key}.json", row), **place}
-        return
-    if isinstance(said.get("label"), dict | list):
-        raise UserError(f"{tar}: {key}.json: label must be a text or a number")
-    name = about["cls"].decode("utf-8", "replace").strip() if "cls" in about else ""
-    name = name or str(said.get("label", "")) or key.rpartition("/")[0]
-    if not name:
+def _said(tar: Path, own: Mapping[str, str], sidecars: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return what an image's sidecars say: its JSON, the text of `.cls` as label, of `.txt` as caption."""
+    said: Any = {}
+    if ".json" in own:
+        try:
+            said = json.loads(sidecars[own[".json"]])
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{tar}: {own['.json']}: not JSON: {error}") from None
+        said = said if isinstance(said, dict) else {}
+        said = {name: value for name, value in said.items() if value is not None}
+        if {*REQUIRED} <= said.keys():
+            return said
+        if isinstance(said.get("label"), dict | list):
+            raise UserError(f"{tar}: {own['.json']}: label must be a text or a number")
+    for suffix, key in ((".cls", "label"), (".txt", "caption")):
+        if suffix in own:
+            try:
+                text = sidecars[own[suffix]].decode("utf-8-sig").strip()
+            except UnicodeDecodeError:
+                raise UserError(f"{tar}: {own[suffix]!r}: not in UTF-8; convert it") from None
+            said[key] = text or said.get(key, "")
+    return said
+
+
+def _row(tar: Path, image: str, said: Mapping[str, Any], domain: str, split: str) -> dict[str, Any]:
+    name = str(said["label"]).strip() if "label" in said else os.path.dirname(image)
+    if not name and "label" not in said:
         raise UserError(
-            f"{tar}: {image['name']!r}: has no class; a sample needs a .cls, a .json with label, or a"
-            " folder named by the class"
+            f"{tar}: {image!r}: has no class; a sample needs a .cls, a .json with label, or a folder named"
+            " by the class"
         )
-    caption = about["txt"].decode("utf-8", "replace").strip() if "txt" in about else ""
-    yield {
-        "image_path": f"{tar.stem}/{image['name']}",
+    return {
+        "image_path": f"{tar.stem}/{image}",
         "label": f"{domain}/{name}",
+        "class_name": name,
         "domain": domain,
         "split": split,
         "role": "train" if split == "train" else "both",
-        **({"caption": caption or str(said["caption"])} if caption or "caption" in said else {}),
-        **place,
+        **({"caption": str(said["caption"])} if "caption" in said else {}),
     }
-
-
-def _json_of(tar: Path, key: str, about: Mapping[str, bytes]) -> dict[str, Any]:
-    if "json" not in about:
-        return {}
-    try:
-        said = json.loads(about["json"])
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{tar}: {key}.json: not JSON: {error}") from None
-    known = said if isinstance(said, dict) else {}
-    return {name: value for name, value in known.items() if value is not None}
 
 
 def _checked(source: str, row: Any) -> dict[str, Any]:
@@ -291,6 +321,8 @@ def _checked(source: str, row: Any) -> dict[str, Any]:
     return {k: v if k in NUMBERS else str(v) for k, v in found.items()}
 
 
-def _is_unicode(row: Mapping[str, Any]) -> bool:
-    """Return whether Parquet can store the row's texts: other bytes of a tar are read as surrogates."""
-    return not any("\ud800" <= c <= "\udfff" for v in row.values() if isinstance(v, str) for c in v)
+def _in_unicode(tar: Path, image: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose texts Parquet can store: other bytes of a tar are read as surrogates."""
+    if any("\ud800" <= c <= "\udfff" for v in row.values() if isinstance(v, str) for c in v):
+        raise UserError(f"{tar}: {image!r}: its name or row is not in UTF-8")
+    return row
