@@ -19,7 +19,7 @@ from guie.data.image_checks import stored
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import VERIFY, file_states
 from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
-from guie.data.images import decoder_key, open_as_seen
+from guie.data.images import open_as_seen
 
 NAMES = [f"{number}.png" for number in range(5)]
 
@@ -71,7 +71,7 @@ def test_a_file_that_appears_meanwhile_is_not_taken_for_good_later(root: Path) -
     away = root.parent / "away.png"
     (root / "0.png").rename(away)
     cache = CheckCache(FINGERPRINTS, root)
-    missing = file_states(np.array([str(root / "0.png")]), decoder_key(open_as_seen))
+    missing = file_states(np.array([str(root / "0.png")]), open_as_seen.__name__)
     away.rename(root / "0.png")
     found = cache.rows(["0.png"], root, open_as_seen, 1, "set", missing)
     assert found["reason"].tolist() == [""]

@@ -55,15 +55,14 @@ def opened(monkeypatch) -> list[str]:
         open_and_note.__name__ = opener.__name__
         return open_and_note
 
-    for name in ("open_as_seen", "open_as_host"):
-        spy = spied(getattr(precheck, name))
-        monkeypatch.setattr(precheck, name, spy)
+    for name, opener in DECODERS.items():
+        monkeypatch.setitem(DECODERS, name, spied(opener))
     return names
 
 
 def find(manifest: Manifest, decode: str = "seen") -> pd.DataFrame:
-    opener = getattr(precheck, f"open_as_{decode}")
-    return find_unreadable(manifest.table, manifest.root, manifest.root / "cache", 1, opener)
+    cache = manifest.root / "cache"
+    return find_unreadable(manifest.table, manifest.root, cache, 1, DECODERS[decode])
 
 
 def test_good_images_pass_in_silence_and_stay(manifest):
@@ -88,14 +87,14 @@ def test_all_splits_are_decoded_as_the_sidecar_says_and_only_once(manifest, open
     assert opened == []
 
 
-def test_the_host_looks_at_the_header_of_what_was_seen(manifest, opened):
-    """As curation has: a mode that Pillow always converts to RGB is as good to the host."""
+def test_the_host_reads_what_was_seen_without_a_second_look(manifest, opened):
+    """As curation has seen it."""
     files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS][5:]
     Image.fromarray(np.full((4, 4), 300, np.uint16)).save(files[0])
     seen = decoded.file_states(files, "open_as_seen")
     decoded.Decoded(manifest.root / "cache").add(seen)
     assert find(manifest, "host").empty
-    assert opened == [f"open_as_host {n}.png" for n in range(5)]
+    assert opened == [f"open_as_host {n}.png" for n in range(5)]  # those of train
     Path(files[1]).write_bytes(Path(files[1]).read_bytes()[:60])  # another file now: all of it
     assert find(manifest, "host")["image_path"].tolist() == ["v/1.png"]
     assert opened[-1] == "open_as_host 1.png"
@@ -186,7 +185,7 @@ def test_a_cache_that_cannot_be_written_is_named(manifest):
 
 
 def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch):
-    opener = precheck.open_as_seen
+    opener = DECODERS["seen"]
 
     def interrupted(path):
         if path.match("v/3.png"):
@@ -195,7 +194,7 @@ def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch
 
     interrupted.__name__ = opener.__name__
     with monkeypatch.context() as patch:
-        patch.setattr(precheck, "open_as_seen", interrupted)
+        patch.setitem(DECODERS, "seen", interrupted)
         with pytest.raises(KeyboardInterrupt):
             find(manifest)
     opened.clear()

@@ -294,7 +294,7 @@ def test_weights_trained_anew_are_not_taken_for_the_old_ones(clip, weights, tmp_
 
 
 def test_missing_weights_are_the_users_to_mend(clip):
-    with pytest.raises(UserError, match="no such weights file: runs/none.safetensors"):
+    with pytest.raises(UserError, match="runs/none.safetensors: no such weights file"):
         text.class_texts(
             clip.model_copy(update={"model": "open_clip:guie-tiny:runs/none.safetensors"}), CLASSES
         )

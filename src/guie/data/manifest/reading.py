@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def read_sidecar(path: Path) -> Sidecar:
     Raises UserError for an invalid sidecar.
     """
     file = sidecar_path(path)
-    if not file.is_file():
+    if not os.path.lexists(file):
         return Sidecar()
     try:
         return Sidecar.model_validate(read_yaml(file) or {})
@@ -82,10 +83,13 @@ def read_sidecar(path: Path) -> Sidecar:
 
 def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
     """Write a manifest's sidecar if it says anything, else remove an earlier one."""
-    sidecar_path(manifest).unlink(missing_ok=True)
-    if sidecar != Sidecar():
-        said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
-        write_text(sidecar_path(manifest), yaml.safe_dump(said))
+    file = sidecar_path(manifest)
+    if sidecar == Sidecar():
+        file.unlink(missing_ok=True)
+        return
+    said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
+    if not file.is_file() or read_sidecar(manifest) != sidecar:
+        write_text(file, yaml.safe_dump(said))
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:
