@@ -335,8 +335,11 @@ def test_an_image_is_decoded_once_and_all_are_checked_only_if_one_is_bad(
 ) -> None:
     whole = embedded(many)
     checked: list[str] = []
+    find = decoding.find_unreadable
     monkeypatch.setattr(
-        decoding, "_decoded", lambda states, *_: checked.extend(states["path"]) or {}
+        decoding,
+        "find_unreadable",
+        lambda rows, *more: checked.extend(rows["image_path"]) or find(rows, *more),
     )
     assert embedded(many).keys() == whole.keys() and not checked
     monkeypatch.undo()

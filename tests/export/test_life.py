@@ -89,13 +89,14 @@ def test_a_file_that_differs_is_refused_and_the_old_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.pt2").write_text("old")
+    (tmp_path / "model.pt2.json").write_text("{}")  # it is of an earlier export
     monkeypatch.setattr(formats, "exported_program", lambda model, source: torch.fx.Graph())
     monkeypatch.setattr(formats, "write_program", lambda program, path: path.write_text("new"))
     monkeypatch.setattr(formats, "open_program", lambda path: lambda images: torch.zeros(1, 16))
     run = tiny_run(tmp_path / "run", backbone=TINY_VIT)
     with pytest.raises(UserError, match=r"at 1 x 1 model\.pt2 differs from the trained model by"):
         written("pt2", run, tmp_path)
-    assert (tmp_path / "model.pt2").read_text() == "old" and len(list(tmp_path.iterdir())) == 2
+    assert (tmp_path / "model.pt2").read_text() == "old" and len(list(tmp_path.iterdir())) == 3
 
 
 def test_without_the_extra_it_says_what_sets_it_up(

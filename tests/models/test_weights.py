@@ -166,7 +166,7 @@ def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypat
         ({**VIT, "pretrained": VIT_TAG}, f"cannot download {VIT_REPOSITORY}: .* has no"),
         ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' for .*; available: .*{VIT_TAG}"),
         ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' for 'guie-tiny'; available: drawn"),
-        ({**CLIP, "pretrained": "x/w.npz"}, "no such weights file: x/w.npz"),
+        ({**CLIP, "pretrained": "x/w.npz"}, "x/w.npz: no such weights file"),
         ({**CLIP, "pretrained": "./"}, r"pretrained: \. is a folder; .* start_from to a run"),
         ({**CLIP, "name": "gui-tiny", "pretrained": "x"}, "no model 'gui-tiny'; .* guie-tiny"),
         ({**VIT, "name": "vit_tinyy", "pretrained": "x"}, "timm has no model 'vit_tinyy'"),

@@ -286,7 +286,14 @@ def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     names = [f"{n}.png" for n in range(len(vectors))]
     files = pd.DataFrame(
-        {"image_path": names, "domain": "", "label": "", "size_bytes": 1, "mtime_ns": 1}
+        {
+            "image_path": names,
+            "domain": "",
+            "label": "",
+            "size_bytes": 1,
+            "mtime_ns": 1,
+            "content": -1,
+        }
     )
     facts = Facts("m", "r", 16, 0, "s", str(tmp_path), factory="IVF16,SQ8")
     recalls = []

@@ -34,7 +34,7 @@ def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
     ("words", "line"),
     [
         (["--out", "new", "--images", "3"], "error: images: 3 is too few; ask for at least 80"),
-        (["--out", "file/new", "--workers", "1"], "error: file/new/images/"),
+        (["--out", "file/new", "--workers", "1"], "error: file/new: Not a directory"),
     ],
 )
 def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
