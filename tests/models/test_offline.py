@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from guie.base.errors import UserError
 from guie.base.network import stream
 from guie.config.model import BackboneConfig
+from guie.models.backbones.timm import Timm
 from guie.models.pretrained import _no_answer, find_weights
 
 SOON_S = 9.0  # a silent server costs 5, the rest is for a busy machine
@@ -28,6 +29,7 @@ REPOSITORY = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 @pytest.fixture
 def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Send the hub's client to a port of this machine, with a cache of its own."""
+    Timm.hub_source(CONFIG)  # imports timm, which is not part of the time
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def send(port: int) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.config.model import BackboneConfig
+from guie.config.model import BackboneConfig, TaggedFile
 from guie.models.backbones import build_backbone
 from guie.models.backbones.open_clip import create_clip
 from guie.models.pretrained import find_weights, weights_record
@@ -240,3 +240,38 @@ def test_a_file_without_a_tag_has_one_line_on_its_mean_and_std(
     backbone = build_backbone(BackboneConfig(**VIT, pretrained=str(tmp_path / "w.pt")))
     (line,) = capsys.readouterr().err.splitlines()
     assert f"mean {backbone.mean}, std {backbone.std}" in line
+
+
+@pytest.mark.parametrize("library", ["open_clip", "timm"])
+def test_a_tag_in_a_file_is_the_tag_without_the_hub(
+    library: str, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Weights, mean, std and answers; also in a run that is opened again, and in its record."""
+    if library == "timm":
+        config, tag, name, repository = VIT, VIT_TAG, "model.safetensors", VIT_REPOSITORY
+        module = new_vit(3)
+    else:
+        config, tag, name, repository = CLIP, "drawn", "open_clip_model.safetensors", "org/tiny"
+        torch.manual_seed(3)
+        module = open_clip.create_model("guie-tiny")
+    put(hub, repository, name, module)
+    by_tag = build_backbone(BackboneConfig(**config, pretrained=tag), 64)
+    (tmp_path / "away").mkdir()
+    file = (hub / repository / "snapshots" / COMMIT / name).rename(tmp_path / "away" / name)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
+    capsys.readouterr()
+    with_file = BackboneConfig.model_validate(
+        {**config, "pretrained": {"tag": tag, "file": str(file)}}
+    )
+    by_file = build_backbone(with_file, 64)
+    assert capsys.readouterr().err == ""  # nothing is assumed
+    assert (by_file.mean, by_file.std) == (by_tag.mean, by_tag.std)
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(by_file.eval()(images), by_tag.eval()(images))
+    assert weights_record(with_file)["from"] == str(file)
+    again = BackboneConfig.model_validate(with_file.model_dump(mode="json"))
+    assert again == with_file and again.with_file("x/y.pt").tag == tag
+    with pytest.raises(UserError, match="no weights 'other' for"):
+        build_backbone(
+            with_file.model_copy(update={"pretrained": TaggedFile(tag="other", file=str(file))})
+        )

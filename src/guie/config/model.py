@@ -161,12 +161,29 @@ def _is_registered(library: str) -> str:
     return library
 
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of weights files
+
+
+def is_file(pretrained: str) -> bool:
+    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
+    return "/" in pretrained or pretrained.endswith(SUFFIXES)
+
+
+class TaggedFile(Config):
+    """A tag's weights in a file of your own: mean, std and the rest are the tag's; no hub is asked."""
+
+    tag: str  # of the model in its library
+    file: str  # path of the weights
+
+
 class BackboneConfig(Config):
     """A pretrained image backbone, by its name and weights in its library."""
 
     library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
     name: str  # of the model in its library, without the tag
-    pretrained: str | None = None  # hub tag, or a weights file; null: random
+    # Hub tag, or its weights in a file: {tag: ..., file: ...}. A path alone has no mean and std of its own;
+    # null: random
+    pretrained: Either[str, TaggedFile] | None = None
     sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked
     revision: str | None = None  # commit or branch of the tag's repository; null: newest
     # open_clip only. projected: CLIP's shared space; pooled: the backbone's output before projection
@@ -176,6 +193,25 @@ class BackboneConfig(Config):
     # Names of modules to reinitialise, as without `pretrained` (NetB of Vo and Hays: the last layer)
     reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
+
+    @property
+    def tag(self) -> str | None:
+        """The library's tag, which brings mean and std."""
+        if isinstance(self.pretrained, TaggedFile):
+            return self.pretrained.tag
+        return None if self.pretrained is None or is_file(self.pretrained) else self.pretrained
+
+    @property
+    def file(self) -> str | None:
+        """The weights file, where the config names one."""
+        if isinstance(self.pretrained, TaggedFile):
+            return self.pretrained.file
+        return self.pretrained if self.pretrained and is_file(self.pretrained) else None
+
+    def with_file(self, file: str) -> BackboneConfig:
+        """Return this config with its weights in another file."""
+        moved = TaggedFile(tag=self.tag, file=file) if self.tag else file
+        return self.model_copy(update={"pretrained": moved})
 
     def faults(self) -> Iterator[Fault]:
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):

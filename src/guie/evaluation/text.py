@@ -113,8 +113,9 @@ def _text_backbone(model: LoadedModel) -> tuple[BackboneConfig, Embedder]:
     backbone = member.model.backbone
     own = Path(model.source) / "model_clip.safetensors"  # of task contrastive
     if own.is_file():
-        found = {"pretrained": str(own), "sha256": None, "revision": None}
-        backbone = backbone.model_copy(update=found)
+        backbone = backbone.with_file(str(own)).model_copy(
+            update={"sha256": None, "revision": None}
+        )
     if backbone.library != "open_clip" or not backbone.pretrained:
         raise UserError(f"texts: {model.source} is not a CLIP with a pretrained text encoder")
     if embedder.head and embedder.head.image_shape:

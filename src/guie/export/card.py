@@ -218,9 +218,11 @@ def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list
     ]
 
 
-def _pretrained(pretrained: str | None, weights: dict[str, str] | None) -> str:
+def _pretrained(pretrained: str | dict[str, str] | None, weights: dict[str, str] | None) -> str:
     if pretrained is None:
         return "none"
+    if isinstance(pretrained, dict):
+        pretrained = pretrained["tag"]
     return f"`{pretrained}`" + (f", SHA-256 `{weights['sha256']}`" if weights else "")
 
 

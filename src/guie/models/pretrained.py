@@ -25,8 +25,8 @@ from torch import Tensor
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing
 from guie.base.network import ANSWER_S, answered, stream
-from guie.config.model import BackboneConfig
-from guie.models.backbones.base import BACKBONES, SUFFIXES, is_file
+from guie.config.model import SUFFIXES, BackboneConfig
+from guie.models.backbones.base import BACKBONES
 
 # A repository's pickled weights, and the usual name of the same weights as safetensors.
 SAFE_NAMES = {
@@ -50,13 +50,15 @@ def find_weights(config: BackboneConfig) -> WeightsFile | None:
     """
     if config.pretrained is None:
         return None
-    if is_file(config.pretrained):
-        weights = _local(config, Path(config.pretrained))
+    if config.file:
+        if config.tag:
+            BACKBONES[config.library].hub_source(config)  # raises for an unknown tag
+        weights = _local(config, Path(config.file))
     else:
         repository, name, url = BACKBONES[config.library].hub_source(config)
         if config.revision and not repository:
             raise UserError(
-                f"model.backbone.revision: {config.pretrained!r} is not on the hub, but at {url}; remove"
+                f"model.backbone.revision: {config.tag!r} is not on the hub, but at {url}; remove"
                 " it"
             )
         weights = _from_hub(repository, name, config.revision) if repository else _from_url(url)
@@ -114,7 +116,7 @@ def _local(config: BackboneConfig, file: Path) -> WeightsFile:
         )
     if config.revision:
         raise UserError(
-            "model.backbone.revision: applies to a hub tag, but pretrained names a file"
+            "model.backbone.revision: applies to a hub's file, but pretrained names a file"
         )
     return WeightsFile(file, str(file))
 
@@ -134,7 +136,7 @@ def _from_hub(repository: str, name: str, revision: str | None) -> WeightsFile:
         reason = absent or (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"model.backbone.pretrained: cannot download {repository}: {reason}; download it elsewhere"
-            " and set pretrained: <file>"
+            " and set pretrained: {tag: <tag>, file: <file>}"
         ) from error
     # The cache keeps a file as .../snapshots/<commit>/<name>.
     parts = Path(file).parts
@@ -148,7 +150,8 @@ def _no_answer(url: str) -> str:
     said = ""
     for wait_s in (1, 0):  # a flaky network fails once
         try:
-            answered(partial(huggingface_hub.get_hf_file_metadata, url, timeout=ANSWER_S))
+            # The client's own limit is longer, so that a silent hub is a TimeoutError
+            answered(partial(huggingface_hub.get_hf_file_metadata, url, timeout=2 * ANSWER_S))
         except HfHubHTTPError:  # an answer
             return ""
         except Exception as error:  # of the client's own library, or TimeoutError

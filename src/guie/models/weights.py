@@ -18,7 +18,6 @@ from guie.base.errors import UserError, why_unreadable
 from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.models.backbones import build_backbone
-from guie.models.backbones.base import is_file
 from guie.models.embedder import Embedder
 from guie.models.pretrained import state_hash
 
@@ -221,8 +220,8 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
     state = base.state(names)
     if name != _name(state):
         raise UserError(
-            f"{folder}: was trained from {base.config.pretrained} of {base.config.name}, whose weights"
-            " have changed; restore the original file"
+            f"{folder}: was trained from {base.config.file or base.config.tag} of {base.config.name}, whose"
+            " weights have changed; restore the original file"
         )
     return state
 
@@ -248,8 +247,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def _reference(base: PretrainedBase, names: list[str], folder: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
     metadata |= {"size_px": base.size_px, "stride_px": base.stride_px}
-    pretrained = base.config.pretrained
-    if pretrained and is_file(pretrained):  # found from any working directory, or moved together
+    if pretrained := base.config.file:  # found from any working directory, or moved together
         metadata["beside"] = os.path.relpath(pretrained, folder)
     return metadata
 
@@ -258,10 +256,10 @@ def _read_reference(file: Path) -> tuple[PretrainedBase, list[str]]:
     """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
     metadata = json.loads(file.read_text(encoding="utf-8"))
     config = BackboneConfig.model_validate(metadata["backbone"])
-    if "beside" in metadata and not Path(config.pretrained or "").is_file():
+    if "beside" in metadata and not Path(config.file or "").is_file():
         beside = file.parent / metadata["beside"]
         if beside.is_file():
-            config = config.model_copy(update={"pretrained": str(beside)})
+            config = config.with_file(str(beside))
     return PretrainedBase(config, metadata["size_px"], metadata["stride_px"]), metadata["names"]
 
 

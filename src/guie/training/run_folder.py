@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -425,7 +426,7 @@ def _refuse_overwriting(folder: Path, config: RunConfig) -> None:
             " runs; choose another name, or delete it yourself"
         )
     for key, value in _flat(config.model_dump()).items():
-        begins_with = key.rpartition(".")[2] in ("start_from", "pretrained", "model")
+        begins_with = re.search(r"(^|\.)(start_from|pretrained(\.file)?|model)$", key)
         if begins_with and value and Path(value).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{key}: --overwrite would delete {value}; choose another name")
 

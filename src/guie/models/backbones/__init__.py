@@ -6,7 +6,7 @@ import sys
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.models.backbones.base import BACKBONES, Backbone, is_file, readable_errors, register
+from guie.models.backbones.base import BACKBONES, Backbone, readable_errors, register
 from guie.models.backbones.open_clip import OpenClip
 from guie.models.backbones.timm import Timm
 from guie.models.pretrained import find_weights
@@ -30,10 +30,10 @@ def build_backbone(
         found = find_weights(config) if weights else None
         file = found.file if found else None
         backbone = BACKBONES[config.library].build(config, size_px, file)
-    if file and is_file(config.pretrained or ""):
+    if file and not config.tag:
         print(
             f"{file}: names no mean and std; assuming mean {backbone.mean}, std {backbone.std}, unless"
-            " model.image sets them",
+            " model.image sets them; pretrained: {tag: ..., file: ...} takes those of a tag",
             file=sys.stderr,
         )
     backbone.new = config.reset if config.pretrained else [""]

@@ -23,13 +23,6 @@ from guie.models.backbones.structure import VitStructure
 from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
 from guie.models.layers import Layers
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-
-
-def is_file(pretrained: str) -> bool:
-    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
-    return "/" in pretrained or pretrained.endswith(SUFFIXES)
-
 
 class HubSource(NamedTuple):
     """Where the weights of a tag are: a repository of the Hugging Face Hub and its file, or a URL."""
@@ -319,7 +312,7 @@ def readable_errors(config: BackboneConfig) -> Iterator[None]:
             )
         raise UserError(
             f"model.backbone: {config.library} cannot build {config.name!r}"
-            f" with pretrained {config.pretrained!r} and {config.kwargs}: {reason}"
+            f" with pretrained {config.file or config.tag!r} and {config.kwargs}: {reason}"
         ) from error
 
 
@@ -332,7 +325,7 @@ def unknown_tag(config: BackboneConfig, tags: list[str], models: list[str]) -> U
             f"model.backbone.name: {config.library} has no model {config.name!r}{meant}"
         )
     return UserError(
-        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} for"
+        f"model.backbone.pretrained: {config.library} has no weights {config.tag!r} for"
         f" {config.name!r}; available: {', '.join(tags) or 'none'}"
     )
 

@@ -74,7 +74,7 @@ backbone.eval()
         if config.features == "pooled":
             _drop_projection(clip.visual, config.name)
         native = open_clip.get_model_preprocess_cfg(clip)
-        tag = open_clip.get_pretrained_cfg(config.name, config.pretrained or "") or {}
+        tag = open_clip.get_pretrained_cfg(config.name, config.tag or "") or {}
         # If the weights come from a run's own file, open_clip has not applied the tag's statistics.
         native |= {key: tag[key] for key in ("mean", "std") if key in tag}
         return cls(clip.visual, native, size_px, config.stride_px)
@@ -82,7 +82,7 @@ backbone.eval()
     @classmethod
     def hub_source(cls, config: BackboneConfig) -> HubSource:
         open_clip = import_open_clip()
-        known = open_clip.get_pretrained_cfg(config.name, config.pretrained)
+        known = open_clip.get_pretrained_cfg(config.name, config.tag)
         if not known:
             tags = open_clip.list_pretrained_tags_by_model(config.name)
             raise unknown_tag(config, tags, open_clip.list_models())
@@ -200,7 +200,7 @@ def _created(config: BackboneConfig, weights: Path | None) -> Clip:
         with _read_from(config, weights), _without_prefixes():
             return open_clip.create_model(
                 config.name,
-                pretrained=config.pretrained if weights else None,
+                pretrained=(config.tag or config.file) if weights else None,
                 pretrained_image=False,
                 pretrained_text=False,
                 weights_only=True,
@@ -233,7 +233,7 @@ def _read_from(config: BackboneConfig, weights: Path | None) -> Iterator[None]:
     Loading is by tag and not by file, because the tag also sets the statistics and the activation.
     """
     known = (
-        import_open_clip().get_pretrained_cfg(config.name, config.pretrained) if weights else None
+        import_open_clip().get_pretrained_cfg(config.name, config.tag or "") if weights else None
     )
     if not known:
         yield

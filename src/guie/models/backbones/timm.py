@@ -17,7 +17,6 @@ from guie.models.backbones.base import (
     HubLayout,
     HubSource,
     grid_side,
-    is_file,
     unknown_tag,
 )
 from guie.models.backbones.structure import Block, Branch, VitStructure
@@ -46,13 +45,12 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
     def build(cls, config: BackboneConfig, size_px: int | None, weights: Path | None) -> Timm:
         import timm
 
-        # The tag sets the statistics, even if the weights come from a run's own file.
-        tagged = config.pretrained and not is_file(config.pretrained)
         # custom_load is for the authors' .npz; the hub's file has another format
         overlay = {"file": str(weights), "custom_load": False} if weights else None
         with _loading_all(config):
             tower: Any = timm.create_model(
-                f"{config.name}.{config.pretrained}" if tagged else config.name,
+                # The tag sets mean and std, even if the weights come from a file
+                f"{config.name}.{config.tag}" if config.tag else config.name,
                 pretrained=weights is not None,
                 pretrained_cfg_overlay=overlay,
                 num_classes=0,
@@ -69,7 +67,7 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
         import timm
 
         try:
-            tag = f"{config.name}.{config.pretrained}"
+            tag = f"{config.name}.{config.tag}"
             known = timm.get_pretrained_cfg(tag, allow_unregistered=False)
         except RuntimeError:
             known = None
