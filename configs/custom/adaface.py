@@ -6,7 +6,7 @@ python src/train.py --config configs/demo/train.yaml --set 'task.loss={name: cus
 Departs from the paper: embeddings of 64 numbers and scale 30, there 512 and 64. The defaults below are those
 of the authors' scripts. Norms begin near 20 there, and near 4.6 here with model.head.norm bn, or 0.2 with l2.
 The running mean and deviation, which begin at 20 and 100, take hundreds of steps to adapt. Cosines to other
-classes are not clipped to 0.999. With `accumulate` statistics are of micro-batches. Untested against ArcFace.
+classes are not clipped to 0.999. Untested against ArcFace.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from guie.base.devices import ENGINES, make_accelerator
+from guie.base.devices import OTHER_ENGINES, make_accelerator
 from guie.base.errors import UserError
 
 LEFT = {
@@ -50,7 +50,7 @@ def test_values_of_the_launcher_that_ask_for_nothing_are_no_news(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", [f"ACCELERATE_USE_{one}" for one in OTHER_ENGINES])
 def test_other_engines_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "true")
     with pytest.raises(UserError, match=f"{name} is set, and only DDP and FSDP are supported"):

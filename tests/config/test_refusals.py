@@ -30,9 +30,6 @@ stages:
 """
 
 
-PROJECTOR = "train.lr.projector=1"
-
-
 @pytest.fixture
 def minimal(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"

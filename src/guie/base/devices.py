@@ -30,10 +30,7 @@ from guie.base.processes import usable_cores
 T = TypeVar("T")
 # Other processes wait while the main process opens every image of a new data set.
 PATIENCE = timedelta(hours=3)
-ENGINES = (
-    *("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
-    "ACCELERATE_USE_PARALLELISM_CONFIG",
-)
+OTHER_ENGINES = ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 PRECISION = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`
 # What accelerate would obey, and the values that ask for nothing
 NOT_OBEYED = {
@@ -53,7 +50,7 @@ def make_accelerator(**settings: Any) -> Accelerator:
 
     Raises UserError if the environment demands an engine other than DDP and FSDP.
     """
-    for name in ENGINES:
+    for name in (f"ACCELERATE_USE_{engine}" for engine in OTHER_ENGINES):
         if os.environ.get(name, "false").lower() in ("true", "1"):
             raise UserError(f"{name} is set, and only DDP and FSDP are supported; unset it")
     precision = settings.get("mixed_precision") or os.environ.get(PRECISION, "no")

@@ -113,8 +113,8 @@ class StageConfig(Config):
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
     # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch by
-    # gradient caching, for one more forward pass of the backbone; a third more time, measured. With other
-    # losses, batch normalisation of the head sees a micro-batch
+    # gradient caching, which costs one more forward pass of the backbone. With other losses, batch
+    # normalisation of the head sees a micro-batch
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()

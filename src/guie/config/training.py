@@ -187,7 +187,7 @@ class RunConfig(Config):
         stride_px = stage.stride_px or self.model.backbone.stride_px
         return stage.size_px or self.model.image.size_px, stride_px
 
-    def recomputed(self, stage: StageConfig) -> str | None:
+    def recompute_fault(self, stage: StageConfig) -> str | None:
         """Return why statistics of batch normalisation may not move in this stage's backbone, if so."""
         halves = self.on_out_of_memory == "halve"
         if not self.task.compares_images or not (halves or stage.accumulate > 1):
@@ -305,7 +305,7 @@ class RunConfig(Config):
     def _faults_of_batch_norm(self) -> Iterator[Fault]:
         modes: set[str] = set()
         for number, stage in enumerate(self.stages):
-            if stage.batch_norm_modes and (said := self.recomputed(stage)):
+            if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
                 yield f"stages.{number}.batch_norm", f"{said}, or batch_norm to frozen"
             modes |= stage.batch_norm_modes
             if len(modes) > 1:

@@ -218,7 +218,8 @@ def _decode(
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
         said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        said = (unknown and why_unread(read_head(file))) or said
+        if unknown and (why := why_unread(read_head(file))):
+            said = why
         raise UserError(f"{path}: not a readable image: {said}") from error
 
 

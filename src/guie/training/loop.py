@@ -127,7 +127,7 @@ def train(run: Run) -> None:
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
         trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
-        if backbone.new_batch_norms() and (fault := config.recomputed(stage_config)):
+        if backbone.new_batch_norms() and (fault := config.recompute_fault(stage_config)):
             raise UserError(f"stage {stage_config.name}: new modules of the backbone: {fault}")
         backbone.refuse_misfit(*config.image_size(stage_config))
         if stage_config.batch_size % accelerator.num_processes:
@@ -140,6 +140,7 @@ def train(run: Run) -> None:
             stage = Stage(run, task, saved)
             saved = None
             train_stage(run, stage)
+            stage.note_early_end()
             parameters = stage.parameters
             task, scored = stage.release()
             del stage  # the next stage has its own optimiser
@@ -214,12 +215,6 @@ def train_stage(run: Run, stage: Stage) -> None:
                 raise stopped
             if done:
                 break
-    if state.step < total_steps:  # also when a run that stopped here resumes
-        state.stopped_early[settings.name] = state.step
-        accelerator.print(
-            f"stage {settings.name}: patience {settings.patience} ended it at step {state.step} of"
-            f" {total_steps}; best val R@1 {state.best_score:.3f} at step {state.best_step} of the run"
-        )
 
 
 def _due(stage: StageConfig, step: int, steps_per_epoch: int) -> bool:

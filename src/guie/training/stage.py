@@ -222,6 +222,17 @@ class Stage:
             state.stale += 1
         return None
 
+    def note_early_end(self) -> None:
+        """Record and print that patience ended the stage, if it did; also when a run resumes there."""
+        state, settings = self.run.state, self.config
+        if state.step < self.total_steps:
+            state.stopped_early[settings.name] = state.step
+            self.run.accelerator.print(
+                f"stage {settings.name}: patience {settings.patience} ended it at step {state.step} of"
+                f" {self.total_steps}; best val R@1 {state.best_score:.3f} at step {state.best_step} of"
+                " the run"
+            )
+
     def save(self) -> None:
         """Start to write a checkpoint; all processes call it. Raises as `Checkpoints.save`."""
         run, scaler = self.run, self.run.accelerator.scaler
