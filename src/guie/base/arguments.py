@@ -73,7 +73,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def local_path(path: str | Path) -> Path:
-    """Return where to write a result. Raises UserError for a URL, of which Path makes a folder `s3:`."""
+    """Return where to write a result. Raises UserError for a URL, which Path takes for a folder."""
     if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
         raise UserError(
             f"{path}: results are written to a disk, not to a URL; name a local path, and copy the"
