@@ -170,7 +170,7 @@ def is_file(pretrained: str) -> bool:
 
 
 class TaggedFile(Config):
-    """A tag's weights in a file of your own: mean, std and the rest are the tag's; the hub is not contacted."""
+    """A tag's weights in a file of your own: mean, std and the rest are the tag's; no hub is contacted."""
 
     tag: str  # of the model in its library
     file: str  # path of the weights
