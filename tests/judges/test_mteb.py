@@ -1,5 +1,7 @@
 """mteb runs our models on a task of images drawn here, and what it prints beside what we print."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +17,7 @@ from PIL import ExifTags, Image
 from clustered import clustered, ours, positives
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, Sidecar, load_manifest
 from guie.evaluation.embedding import embed_files
 from guie.models import open_model
@@ -200,7 +203,7 @@ def test_results_are_kept_by_name_and_by_what_makes_the_embedding(runs):
 
 
 def test_pictures_are_turned_by_their_exif_tag(runs, tmp_path):
-    """By mteb's loader, for every model; the challenge's scorer, and embed.py, leave them lying."""
+    """By mteb's loader and by `decode: seen`; the challenge's scorer leaves them lying (`host`)."""
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     pixels_HWC = np.random.default_rng(0).integers(256, size=(24, 48, 3), dtype=np.uint8)
@@ -212,7 +215,11 @@ def test_pictures_are_turned_by_their_exif_tag(runs, tmp_path):
     encoder = Recorder(model)
     judged(encoder, task_of(table, tmp_path))
     files = [tmp_path / "0.jpg", tmp_path / "1.jpg"]
-    lying_TD = embed_files(make_accelerator(), model.embedder, model.preprocess, files, workers=0)
+    embed = partial(
+        embed_files, make_accelerator(), model.embedder, model.preprocess, files, workers=0
+    )
+    seen_TD, lying_TD = embed(), embed(open_image=DECODERS["host"])
+    for name, seen_D in zip(("0.jpg", "1.jpg"), seen_TD, strict=True):
+        np.testing.assert_allclose(encoder.given[name], seen_D, atol=1e-6)
     np.testing.assert_allclose(lying_TD[0], lying_TD[1], atol=1e-6)
-    np.testing.assert_allclose(encoder.given["1.jpg"], lying_TD[1], atol=1e-6)
-    assert np.abs(encoder.given["0.jpg"] - lying_TD[0]).max() > 1e-3
+    assert np.abs(seen_TD[0] - lying_TD[0]).max() > 1e-3

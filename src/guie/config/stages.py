@@ -124,9 +124,11 @@ class StageConfig(Config):
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of weight matrices
-    # Decay biases, norms and other vectors too, as torch does by default: the challenge's 1st, 2nd,
+    # Decay all parameters, biases and norms too, as torch does by default: the challenge's 1st, 2nd,
     # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
+    # Decay tokens, position embeddings, bias tables and prompts too, as was the default until 2026-11
+    decay_embeddings: bool = False
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping

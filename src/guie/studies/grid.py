@@ -73,7 +73,7 @@ class Job:
         if self.evaluation:
             values = self.evaluation.model_dump(mode="json", exclude_defaults=True)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        own = _bound(_json(self.config, SET_BY_THE_STUDY)) | {"seed": self.seed}
+        own = _bound(_first_defaults(self.config)) | {"seed": self.seed}
         return own | ({"teachers": needed} if needed else {})
 
     @cached_property
@@ -115,6 +115,18 @@ def digest(value: Any) -> str:
 
 def _json(config: RunConfig | ComposeConfig, without: set[str]) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_defaults=True, exclude=without)
+
+
+def _first_defaults(config: RunConfig) -> dict[str, Any]:
+    """Return the config without the keys that have the default of the first studies, so that they are known.
+
+    Embeddings were decayed, so a stage names `decay_embeddings` only where they are not.
+    """
+    values = _json(config, SET_BY_THE_STUDY)
+    for stage, written in zip(config.stages, values["stages"], strict=True):
+        if written.pop("decay_embeddings", stage.decay_vectors) is False:
+            written["decay_embeddings"] = False
+    return values
 
 
 def _bound(values: Any) -> Any:

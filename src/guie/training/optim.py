@@ -155,7 +155,7 @@ def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
 def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     """Build the stage's optimiser over all parameters that are not frozen.
 
-    Biases, norms and other vectors have no weight decay unless `decay_vectors` is set.
+    Only weight matrices have weight decay, unless `decay_vectors` or `decay_embeddings` is set.
 
     Modules after the backbone's last block have the full rate. It falls by `layer_decay` per block down
     to the modules before the first (Bao et al., BEiT, ICLR 2022, and its code). Or it is set by block.
@@ -165,13 +165,15 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     blocks = _count_blocks(task)
     if stage.layer_decay != 1:
         _refuse_unknown_order(task)
+    spared = _spared_by_library(task)
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for named in named_parameters(task):
         part, name, parameter = named
         if parameter.requires_grad:
             below = blocks + 1 - _height(task, name, blocks) if part == "backbone" else 0
             peak_lr = _rate(task, named, stage.lr) * stage.layer_decay**below
-            decayed = parameter.ndim > 1 or stage.decay_vectors
+            weight = stage.decay_embeddings or (_is_weight(named) and parameter not in spared)
+            decayed = stage.decay_vectors or (parameter.ndim > 1 and weight)
             decay = _decay(part, stage) if decayed else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
@@ -219,6 +221,23 @@ def _refuse_unknown_order(task: Task) -> None:
             if n not in numbers and owned and backbone.is_top(name) != after:
                 side = "follows the last" if after else "precedes a"
                 raise UserError(f"layer_decay: {name} {side} block, out of place; set it to 1")
+
+
+def _spared_by_library(task: Task) -> set[nn.Parameter]:
+    """Return what a model's library says never to decay, as timm's `no_weight_decay`: bias tables, tokens."""
+    spared: set[nn.Parameter] = set()
+    for module in task.modules():
+        names: set[str] = getattr(module, "no_weight_decay", set)()
+        if names:
+            spared |= {p for name, p in module.named_parameters() if name in names}
+    return spared
+
+
+def _is_weight(named: Named) -> bool:
+    """Return whether a name is of a matrix that multiplies features, not of a token, table or prompt."""
+    own = named.name.rsplit(".", 1)[-1]
+    parametrized = ".parametrizations.weight." in named.name
+    return named.part == "classes" or "weight" in own or "proj" in own or parametrized
 
 
 def _decay(part: str, stage: StageConfig) -> float:
