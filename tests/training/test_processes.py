@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from torch import distributed
 
 import embed
@@ -94,6 +96,34 @@ def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: P
     assert 7 <= begun < len(losses(whole))
     two_processes.run("train", [*words, "name=cut", "--resume"])
     assert kills.differences(whole, cut) == []
+
+
+@pytest.mark.slow
+def test_machines_that_see_other_run_folders_do_not_resume(one: Path, tmp_path: Path) -> None:
+    """The first machine has a checkpoint, the second has not: they would train apart without a word."""
+    (config := yaml.safe_load((one / "config.yaml").read_text())).update(out="runs", name="apart")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    machines = [tmp_path / "0", tmp_path / "1"]
+    shutil.copytree(one / "checkpoints", machines[0] / "runs/apart/checkpoints")
+    machines[1].mkdir()
+    shutil.copy(one / "record.json", machines[0] / "runs/apart")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    words = [sys.executable, str(SRC / "train.py"), "--config", "../c.yaml", "--resume"]
+    common = {**environment(), "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    common |= {"LOCAL_RANK": "0", "ACCELERATE_USE_CPU": "true"}
+    processes = [
+        subprocess.Popen(
+            words, cwd=folder, env=common | {"RANK": str(rank)}, stderr=subprocess.PIPE
+        )
+        for rank, folder in enumerate(machines)
+    ]
+    said = [process.communicate(timeout=120)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    last = said[0].splitlines()[-1]
+    assert last.startswith("error: runs/apart: the processes find checkpoints of steps [0, ")
+    assert last.endswith("`out` must be on a disk that all machines share")
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from guie.base.devices import from_main
+from guie.base.errors import UserError
 from guie.base.files import write_json
 from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
@@ -92,6 +94,12 @@ class Run:
         self.identity = Identity(rows_hash(every) + decode, code_version())
         from_main(self.accelerator, lambda: keep_classes(folder, self.classes.labels))
         saved = self.checkpoints.load(warn=main)
+        steps = gather_object([saved["state"].global_step if saved else 0])
+        if len({*steps}) > 1:
+            raise UserError(
+                f"{folder}: the processes find checkpoints of steps {sorted({*steps})}; `out` must be on a"
+                " disk that all machines share"
+            )
         if saved:
             check_identity(saved["identity"], self.identity, folder, warn=main)
             if self.config.retention:
