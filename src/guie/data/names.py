@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -174,28 +174,27 @@ def form(name: str) -> str:
     return "/".join(parts)
 
 
-def refuse_alike(source: str, labels: Iterable[str], remedy: str) -> None:
-    """Raise UserError if two labels differ only in form (see `form`)."""
+def alike(labels: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of labels that differ only in form (see `form`); of several, the first with each other."""
     known: dict[str, str] = {}
-    pairs = []
     for label in sorted(set(labels)):
         first = known.setdefault(form(label), label)
         if first != label:
-            pairs.append((first, label))
-    if pairs:
-        first, second = pairs[0]
-        how = "case or space"
-        if unicodedata.normalize("NFC", first) == unicodedata.normalize("NFC", second):
-            how, first, second = (
-                "Unicode normal form",
-                f"{first} ({first!a}",
-                f"{second} ({second!a}",
-            )
-            first, second = f"{first})", f"{second})"
+            yield first, label
+
+
+def difference(first: str, second: str) -> str:
+    """Return how two labels differ only in form: `'a' and 'A' differ only in case or space`."""
+    if unicodedata.normalize("NFC", first) != unicodedata.normalize("NFC", second):
+        return f"{first!r} and {second!r} differ only in case or space"
+    return f"'{first} ({first!a})' and '{second} ({second!a})' differ only in Unicode normal form"
+
+
+def refuse_alike(source: str, labels: Iterable[str], remedy: str) -> None:
+    """Raise UserError if two labels differ only in form (see `form`)."""
+    if pairs := list(alike(labels)):
         more = f" ({len(pairs):,} such pairs)" if len(pairs) > 1 else ""
-        raise UserError(
-            f"{source}: the classes {first!r} and {second!r} differ only in {how}{more}; {remedy}"
-        )
+        raise UserError(f"{source}: the classes {difference(*pairs[0])}{more}; {remedy}")
 
 
 def refuse_splits(source: str, classes: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,26 @@ def test_a_prefix_of_another_domain_is_told(tmp_path, caplog, label, odd):
     path = write(tmp_path / "m.csv", GOOD.format(0), f"t/9.jpg,{label},toys,train,train")
     what = f":3: warning: label {label!r} in domain 'toys'; by convention a label is domain/class"
     assert warned(path, caplog) == ([what] if odd else [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "how"),
+    [
+        (["t/Cup", "t/cup"], "'t/Cup' and 't/cup' differ only in case or space"),
+        (["t/a b", "t/a  b"], "'t/a  b' and 't/a b' differ only in case or space"),
+        (["t/caf\u00e9", "t/cafe\u0301"], "differ only in Unicode normal form"),
+        (["t/a", "t/A"], None),  # classes of characters
+    ],
+)
+def test_classes_that_look_the_same_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, labels: list[str], how: str | None
+) -> None:
+    rows = [f"t/{n}.jpg,{label},t,train,train" for n, label in enumerate(labels * 2)]
+    said = warned(write(tmp_path / "m.csv", *rows), caplog)
+    assert len(said) == (how is not None)
+    if how:
+        assert re.match(r":[23]: warning: the classes ", said[0]), said
+        assert said[0].endswith("and are not one class") and how in said[0]
 
 
 def test_warnings_go_to_stderr_of_the_first_process(tmp_path):

@@ -9,6 +9,7 @@ import pandas as pd
 
 from guie.base.files import CONTROL
 from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
+from guie.data.names import alike, difference
 
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
@@ -20,6 +21,7 @@ def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
             for row in alone.index[alone]
         ]
     yield list(_foreign_prefixes(table))
+    yield list(_alike(table))
 
 
 def queries_without_positive(rows: pd.DataFrame) -> pd.Series:
@@ -48,6 +50,14 @@ def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
     rows = table.reset_index(names="row").merge(strange, on=["label", "domain"])
     for row, label, domain in zip(rows["row"], rows["label"], rows["domain"], strict=True):
         yield row, f"label {label!r} in domain {domain!r}; by convention a label is domain/class"
+
+
+def _alike(table: pd.DataFrame) -> Iterator[Fault]:
+    """Yield (row, message) for two labels that nobody can tell apart, at the first row of the second."""
+    classes = one_class_each(table[["label"]].drop_duplicates())["label"]
+    rows = dict(zip(classes[::-1], classes.index[::-1], strict=True))  # the first row of each
+    for first, second in alike(rows):
+        yield rows[second], f"the classes {difference(first, second)}, and are not one class"
 
 
 # The length of an epoch is the sum of the weights, and its order must fit into memory.
