@@ -100,7 +100,7 @@ def row_of(name: str, head: str) -> str | None:
         return name
     if numbers := re.fullmatch(r"(\d+) numbers", head):
         return name.replace("N", numbers[1])
-    if mix := re.fullmatch(r"(products|twenty|uned), (?:val|test)", head):
+    if mix := re.fullmatch(r"(products|twenty|uned|drawn), (?:val|test)", head):
         return f"{mix[1]}, {name}"
     return f"{name}, {head}" if re.fullmatch(r"\d+ images?", head) else None
 

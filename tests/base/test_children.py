@@ -27,7 +27,7 @@ def main_process(method: str, message: object) -> None:
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
     child.start()
-    ready.wait(30)
+    ready.wait(300)
     message.send(child.pid)
     time.sleep(60)
 
@@ -37,13 +37,13 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
     child.start()
-    assert ready.wait(30)
+    assert ready.wait(300)
     for name in ("INT", "TERM"):  # as a terminal, and a cluster that signals every process
         subprocess.run(["kill", f"-{name}", str(child.pid)], check=True)
     child.join(0.3)
     assert child.is_alive()
     child.terminate()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == 128 + signal.SIGTERM
 
 
@@ -54,7 +54,7 @@ def test_no_orphan_stays(method: str) -> None:
     message, tells = context.Pipe(duplex=False)
     parent = context.Process(target=main_process, args=(method, tells))
     parent.start()
-    assert message.poll(30)
+    assert message.poll(300)
     pid = message.recv()
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
@@ -76,7 +76,7 @@ def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
         reader = own.Process(target=look, args=(event, busy))
         reader.start()
         try:
-            assert until(lambda busy=busy: busy.value, 60)  # it imports torch
+            assert until(lambda busy=busy: busy.value, 300)  # it imports torch
         finally:  # it never ends of itself
             reader.kill()
             reader.join()

@@ -309,7 +309,7 @@ def test_states_are_asked_for_at_the_same_time_and_stay_in_order(
 
     def waiting(file, *by_content):
         if file in files[::10]:  # the first of its part
-            together.wait(timeout=30)
+            together.wait(timeout=300)
         return found(file, *by_content)
 
     monkeypatch.setattr(precheck, "_size_and_time", waiting)

@@ -52,7 +52,7 @@ def launched(words: list[str], lines: int) -> int:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     try:
-        assert process.wait(60) != 0
+        assert process.wait(300) != 0
     finally:
         process.kill()
     return kills.count_lines(log)

@@ -100,7 +100,7 @@ def test_the_images_of_a_batch_are_fetched_at_the_same_time(
     several = []
     for manifest in both:
         paths = absolute(manifest.root, sorted(set(manifest.table["image_path"])))
-        together = threading.Barrier(23, timeout=30)
+        together = threading.Barrier(23, timeout=300)
         troubled.troubles = [together] * 23
         data = EvalDataset(paths, lambda image_1CHW: image_1CHW)
         batch = next(eval_loader(of(data), [list(range(len(data)))], 0, collate=collate))
