@@ -185,6 +185,14 @@ def test_the_claims_are_current(records: None, path: Path, headlines: bool) -> N
     assert written == claims.claims_table(CLAIMS, headlines), f"run: {command}"
 
 
+def test_each_claim_says_where_and_each_paper_has_one_headline() -> None:
+    listed = claims.read_claims(CLAIMS)
+    place = r"table|figure|section|equation|abstract|\bA\.\d|\bB\.\d|\.(?:py|ipynb)\b"
+    assert [claim.claim for claim in listed if not re.search(place, claim.says)] == []
+    headlines = [claim.paper for claim in listed if claim.headline]
+    assert headlines == ["UnED", "PUMA", "SND", "DREML", "layers", "winners"]
+
+
 def test_every_study_is_described() -> None:
     text = (STUDIES / "README.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"[{name}]({name}.yaml)" not in text] == []

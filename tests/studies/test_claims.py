@@ -15,12 +15,26 @@ import study
 from guie.base.errors import UserError
 from guie.config.study import ClaimConfig
 from guie.evaluation.bootstrap import paired
-from guie.studies.claims import Effect, claims_table, class_variance, effect_of, verdict
+from guie.studies.claims import (
+    Effect,
+    claims_table,
+    class_variance,
+    effect_of,
+    read_claims,
+    verdict,
+)
 from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus, add_record, results_path
 from small_studies import plan, record
 
-CLAIM = {"paper": "A et al.", "claim": "softmax is ahead", "source": "table 1", "study": "s"}
+CLAIM = {
+    "paper": "A et al.",
+    "claim": "softmax is ahead",
+    "source": "table 1",
+    "says": "Softmax leads by 2 points (table 1).",
+    "direction": "row",
+    "study": "s",
+}
 
 
 def claim(**changes: Any) -> ClaimConfig:
@@ -45,25 +59,55 @@ def with_classes(hits: list[int], queries: list[int]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "low", "high", "expected"),
+    ("seeds", "low", "high", "direction", "expected"),
     [
-        (3, 0.01, 0.03, "held"),
-        (3, -0.03, -0.01, "not held"),
-        (3, -0.01, 0.03, "undecided"),
-        (2, 0.01, 0.03, "undecided"),  # too few seeds
-        (1, math.nan, math.nan, "undecided"),
+        (3, 0.01, 0.03, "row", "held"),
+        (3, 0.01, 0.03, "against", "not held"),
+        (3, -0.03, -0.01, "row", "not held"),
+        (3, -0.03, -0.01, "against", "held"),
+        (3, -0.01, 0.03, "row", "undecided"),
+        (3, -0.01, 0.03, "against", "undecided"),
+        (2, 0.01, 0.03, "row", "undecided"),  # too few seeds
+        (1, math.nan, math.nan, "row", "undecided"),
+        (3, 0.01, 0.03, "none", "ours alone"),
+        (1, math.nan, math.nan, "none", "ours alone"),
     ],
 )
-def test_the_interval_decides(seeds: int, low: float, high: float, expected: str) -> None:
+def test_the_interval_and_the_direction_of_the_source_decide(
+    seeds: int, low: float, high: float, direction: str, expected: str
+) -> None:
     effect = Effect(("a", "b"), seeds, (low + high) / 2, low, high, "seeds")
-    assert verdict(effect) == expected
+    assert verdict(effect, direction) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"says": None}, "claims.0.says: missing, and it has no default"),
+        ({"says": ""}, "claims.0.says: "),
+        ({"direction": None}, "claims.0.direction: missing, and it has no default"),
+        ({"direction": "second"}, "claims.0.direction: Input should be 'row', 'against' or 'none'"),
+        ({"direction": "none", "headline": True}, "claims.0.headline: needs a direction of row or"),
+    ],
+)
+def test_a_claim_without_what_its_source_says_is_refused(
+    tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    values = {**CLAIM, "row": "softmax", "against": "plain", **changes}
+    path = tmp_path / "claims.yaml"
+    path.write_text(
+        yaml.safe_dump({"claims": [{k: v for k, v in values.items() if v is not None}]})
+    )
+    with pytest.raises(UserError) as refused:
+        read_claims(path)
+    assert str(refused.value).startswith(f"{path}: {error}") and "\n" not in str(refused.value)
 
 
 def test_a_claim_whose_row_has_no_result_was_not_run(folder: Path) -> None:
     study_plan = plan(folder, seeds=3)
     now = known(study_plan, {("softmax", seed): 0.7 for seed in range(3)})
     assert effect_of(claim(), study_plan, now) is None
-    assert verdict(None) == "not run"
+    assert verdict(None, "row") == verdict(None, "none") == "not run"
 
 
 def test_seeds_are_paired(folder: Path) -> None:
@@ -77,11 +121,29 @@ def test_seeds_are_paired(folder: Path) -> None:
     twin = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert (effect.low, effect.high) == pytest.approx((twin.low, twin.high))
     assert effect.value == pytest.approx(0.02)
+    assert effect.smallest == pytest.approx(effect.high - effect.value)
 
     one = effect_of(
         claim(), study_plan, known(study_plan, {k: v for k, v in results.items() if not k[1]})
     )
-    assert one is not None and one.seeds == 1 and math.isnan(one.low)
+    assert one is not None and one.seeds == 1 and math.isnan(one.low) and math.isnan(one.smallest)
+
+
+def test_one_seed_knows_the_smallest_effect_of_three(folder: Path) -> None:
+    """The variance of the difference is twice that of the study's median row."""
+    rows = {name: {"train.epochs": 2 + place} for place, name in enumerate(["plain", *"abcd"])}
+    study_plan = plan(folder, seeds=3, rows=rows)
+    several = {"a": [0.70, 0.71, 0.75], "b": [0.70, 0.72, 0.71], "c": [0.6, 0.6, 0.6]}
+    results = {(row, seed): r_at_1 for row, s in several.items() for seed, r_at_1 in enumerate(s)}
+    found = effect_of(
+        claim(row="d", against="b"),
+        study_plan,
+        known(study_plan, results | {("d", 0): 0.8}),
+    )
+    assert found is not None and found.seeds == 1
+    t_of_three = 4.302653
+    expected = t_of_three * math.sqrt(2 * np.var(several["b"], ddof=1) / 3)
+    assert found.smallest == pytest.approx(expected, rel=1e-6)
 
 
 def test_classes_widen_the_interval(folder: Path) -> None:
@@ -214,16 +276,21 @@ def test_the_table_comes_from_the_results_and_headlines_are_chosen(
             )
     claims = [
         claim(headline=True).model_dump(),
-        claim(claim="plain is ahead", row="plain", against="softmax").model_dump(),
+        claim(claim="plain is ahead", direction="against").model_dump(),
+        claim(claim="one against the other", direction="none").model_dump(),
     ]
     path = folder / "claims.yaml"
     path.write_text(yaml.safe_dump({"claims": claims}))
     table = claims_table(path)
     assert "| A et al. | softmax is ahead (table 1) | s: `softmax`, `plain` | +0.101 (" in table
-    assert table.count("| 3 | held |") == table.count("| 3 | not held |") == 1
+    for word in ("held", "not held", "ours alone"):
+        assert table.count(f"| 3 | {word} |") == 1
+    counts = "All 3 comparisons: 1 held, 1 not held, 1 ours alone."
+    assert table.endswith(f"\n\n{counts}\n")
 
     page = folder / "page.md"
     page.write_text("# Page\n<!-- study: claims_headlines -->\n<!-- /study -->\n")
     assert study.main([str(path), "--claims", "--headlines", "--write", str(page)]) == 0
-    assert capsys.readouterr().out.count("held") == 1
+    assert capsys.readouterr().out.count("| held |") == 1
     assert "softmax is ahead" in page.read_text() and "plain is ahead" not in page.read_text()
+    assert counts in page.read_text()

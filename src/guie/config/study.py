@@ -142,11 +142,14 @@ Choice = Annotated[
 
 
 class ClaimConfig(Config):
-    """A claim of a paper: in a study, `row` scores higher than `against`."""
+    """A comparison of two rows of a study, and which of them its source puts above."""
 
     paper: str
-    claim: str
-    source: str  # table, figure or section of the paper
+    claim: str  # what the source claims; of a comparison of our own, what is compared
+    source: str  # table, figure or section of the paper, or a file
+    says: Annotated[str, Field(min_length=1)]  # a sentence in our words of what the source says
+    # The row that the source puts above; none: no source puts one of the two above
+    direction: Literal["row", "against", "none"]
     study: str  # a file of this folder, without .yaml
     row: Choice
     against: Choice
@@ -158,6 +161,8 @@ class ClaimConfig(Config):
     def faults(self) -> Iterator[Fault]:
         if self.domain is not None and not self.score.startswith("test "):
             yield "domain", f"needs a score on test, and score is {self.score}; drop domain"
+        if self.headline and self.direction == "none":
+            yield "headline", "needs a direction of row or against; drop headline"
 
 
 class ClaimsConfig(Config):

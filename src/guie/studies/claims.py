@@ -4,8 +4,9 @@ The effect is the mean over seeds of the difference between two rows, seed by se
 independent parts, added in squares: the t interval over seeds, and the normal interval over classes, which
 are the clusters of the test queries. Results from before the classes were recorded have the first part only.
 
-held: three seeds or more, and the interval is on the claim's side. not held: it is on the other side.
-undecided: all else. Shapes: S seeds, C classes.
+held: three seeds or more, and the interval is on the side of the row that the source puts above. not held:
+it is on the other side. undecided: all else. ours alone: no source puts one of the two above.
+Shapes: S seeds, C classes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from guie.studies.table import decimal, scores, write_between
 
 SEEDS = 3  # the fewest for a verdict
 LEVEL = 0.95
+SMALLEST = "smallest effect of three seeds"
 METRICS = {"R@1": "r_at_1", "mMP@5": "mmp_at_5"}
 
 
@@ -37,7 +39,8 @@ class Effect:
 
     Attributes: `rows`, the two that were compared; `seeds`, how many both have; `value`, the mean
     difference; `low` and `high`, its interval, NaN for one seed without classes; `covers`, what the interval
-    is over: `seeds`, `classes`, `classes and seeds`, or nothing.
+    is over: `seeds`, `classes`, `classes and seeds`, or nothing; `smallest`, the smallest difference that
+    three seeds, or all if more, could show, NaN if unknown.
     """
 
     rows: tuple[str, str]
@@ -46,6 +49,7 @@ class Effect:
     low: float
     high: float
     covers: str
+    smallest: float = math.nan
 
 
 def read_claims(path: Path) -> list[ClaimConfig]:
@@ -53,13 +57,19 @@ def read_claims(path: Path) -> list[ClaimConfig]:
     return validated(read_written(path), ClaimsConfig).claims
 
 
-def verdict(effect: Effect | None) -> str:
-    """Return held, not held or undecided, by the rule above; `not run` without an effect."""
+def verdict(effect: Effect | None, direction: str) -> str:
+    """Return held, not held, undecided or ours alone, by the rule above; `not run` without an effect.
+
+    Args:
+        direction: the row that the source puts above: `row`, `against` or `none`.
+    """
     if effect is None:
         return "not run"
+    if direction == "none":
+        return "ours alone"
     if effect.seeds < SEEDS or effect.low <= 0 <= effect.high:
         return "undecided"
-    return "held" if effect.value > 0 else "not held"
+    return "held" if (effect.value > 0) == (direction == "row") else "not held"
 
 
 def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None:
@@ -89,15 +99,27 @@ def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None
         if one and other:
             squares += stats.norm.ppf((1 + LEVEL) / 2) ** 2 * class_variance(one, other)
             covered.append("classes")
+    # Of fewer seeds the variance is estimated: that of two rows, by the study's typical row
+    spread = math.nan if claim.domain else 2 * lines.groupby("row")[column].var().median()
+    smallest = math.sqrt(squares + _of_seeds(spread, SEEDS))
     if len(difference_S) > 1:
-        quantile = stats.t.ppf((1 + LEVEL) / 2, len(difference_S) - 1)
-        squares += quantile**2 * difference_S.var() / len(difference_S)
+        squares += _of_seeds(difference_S.var(), len(difference_S))
         covered.append("seeds")
     value, half = difference_S.mean(), math.sqrt(squares) if covered else math.nan
-    names = (rows[0].name, rows[1].name)
     return Effect(
-        names, len(difference_S), value, value - half, value + half, " and ".join(covered)
+        (rows[0].name, rows[1].name),
+        len(difference_S),
+        value,
+        value - half,
+        value + half,
+        " and ".join(covered),
+        half if len(difference_S) >= SEEDS else smallest,
     )
+
+
+def _of_seeds(variance: float, seeds: int) -> float:
+    """Return the square of the half t interval of a mean over seeds."""
+    return float(stats.t.ppf((1 + LEVEL) / 2, seeds - 1) ** 2 * variance / seeds)
 
 
 def _chosen(names: Sequence[str], claim: ClaimConfig, plan: Plan, lines: pd.DataFrame) -> Row:
@@ -199,41 +221,41 @@ def claims_table(path: Path, headlines: bool = False) -> str:
     """Return the table of claims as Markdown, from the committed results. Raises UserError.
 
     Args:
-        headlines: only the main claims of the papers.
+        headlines: only the main claims of the papers; the last line counts all verdicts.
     """
-    claims = [claim for claim in read_claims(path) if claim.headline or not headlines]
+    claims = read_claims(path)
     studies = {
         name: as_committed(path.with_name(f"{name}.yaml")) for name in {c.study for c in claims}
     }
-    lines = [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]
-    table = pd.DataFrame(lines)
+    table = pd.DataFrame(
+        [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]
+    )
+    count = table["verdict"].value_counts().to_dict()
     if headlines:
-        del table["rows"]
+        table = table[[claim.headline for claim in claims]].drop(columns=["rows", SMALLEST])
     head, *rows = (f"| {' | '.join(cells)} |" for cells in [list(table), *table.to_numpy()])
-    return "\n".join([head, "|---" * table.shape[1] + "|", *rows]) + "\n"
+    lines = [head, "|---" * table.shape[1] + "|", *rows]
+    counted = ", ".join(f"{number} {word}" for word, number in count.items())
+    return "\n".join([*lines, "", f"All {len(claims)} comparisons: {counted}."]) + "\n"
 
 
 def _cells(claim: ClaimConfig, effect: Effect | None) -> dict[str, str]:
     row, against = effect.rows if effect else (claim.row[0], claim.against[0])
     scored = [claim.score] if claim.score != "test R@1" else []
     named = [f"`{row}`", f"`{against}`", *([claim.domain] if claim.domain else []), *scored]
-    cells = {
+    word = verdict(effect, claim.direction)
+    interval = smallest = ""
+    if effect and not math.isnan(effect.low):
+        ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
+        interval = f" ({' to '.join(ends)}, {effect.covers})"
+    if effect and word == "undecided" and not math.isnan(effect.smallest):
+        smallest = decimal(effect.smallest)
+    return {
         "paper": claim.paper,
         "claim": f"{claim.claim} ({claim.source})",
         "rows": f"{claim.study}: {', '.join(named)}",
-    }
-    if effect is None:
-        return cells | {
-            "difference, 95 % interval": "",
-            "seeds": "",
-            "verdict": verdict(None),
-        }
-    interval = ""
-    if not math.isnan(effect.low):
-        ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
-        interval = f" ({' to '.join(ends)}, {effect.covers})"
-    return cells | {
-        "difference, 95 % interval": decimal(effect.value, sign=True) + interval,
-        "seeds": str(effect.seeds),
-        "verdict": verdict(effect),
+        "difference, 95 % interval": decimal(effect.value, sign=True) + interval if effect else "",
+        SMALLEST: smallest,
+        "seeds": str(effect.seeds) if effect else "",
+        "verdict": word,
     }

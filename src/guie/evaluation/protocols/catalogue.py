@@ -103,7 +103,7 @@ _ALL = (
     Protocol(
         name="puma",
         title="PUMA: unified R@1 on merged sets, harmonic means of separate ones",
-        source="Kim et al., WACV 2025, arXiv 2309.08944, section 4.1",
+        source="Kim et al., WACV 2025, arXiv 2309.08944, section 5.1",
         parts=(
             Part("unified", "merged", ("r_at_1",), by="dataset"),
             Part(
