@@ -123,7 +123,7 @@ class StageConfig(Config):
     warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
-    weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of weight matrices
+    weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
     # Decay all parameters, biases and norms too, as torch does by default: the challenge's 1st, 2nd,
     # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False

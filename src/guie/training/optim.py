@@ -172,9 +172,9 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
         if parameter.requires_grad:
             below = blocks + 1 - _height(task, name, blocks) if part == "backbone" else 0
             peak_lr = _rate(task, named, stage.lr) * stage.layer_decay**below
-            weight = stage.decay_embeddings or (_is_weight(named) and parameter not in spared)
-            decayed = stage.decay_vectors or (parameter.ndim > 1 and weight)
-            decay = _decay(part, stage) if decayed else 0.0
+            matrix = _is_weight(named) and parameter not in spared
+            wide = parameter.ndim > 1 and (matrix or stage.decay_embeddings)
+            decay = _decay(part, stage) if wide or stage.decay_vectors else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
         raise UserError(f"stage {stage.name}: nothing to train: all parts have lr 0; raise one")
