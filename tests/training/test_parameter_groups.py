@@ -1,4 +1,4 @@
-"""Weight decay: of the matrices of every kind of backbone, and of nothing else unless the config says so."""
+"""Parameter groups of every kind of backbone: matrices alone decay, and rates rise from input to output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from open_clip.model import CLIP, CustomTextCLIP
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
+from guie.base.errors import UserError
 from guie.config.stages import LearningRates, StageConfig
 from guie.training.optim import build_optimizer
 from tiny_runs import Parts
@@ -46,6 +47,15 @@ def expected(tower: nn.Module) -> set[str]:
     return found
 
 
+def of_kind(name: str) -> nn.Module:
+    """A whole CLIP, with the class that open_clip takes for it."""
+    config = get_model_config(name)
+    kind = CustomTextCLIP if config.pop("custom_text", False) else CLIP
+    kind = CoCa if "multimodal_cfg" in config else kind
+    with torch.device("meta"):
+        return kind(**config)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", timm.list_modules())
 def test_only_the_matrices_of_a_timm_family_are_decayed(family: str) -> None:
@@ -66,12 +76,32 @@ def test_only_the_matrices_of_a_timm_family_are_decayed(family: str) -> None:
     ],
 )
 def test_only_the_matrices_of_an_open_clip_kind_are_decayed(name: str, free: set[str]) -> None:
-    config = get_model_config(name)
-    kind = CustomTextCLIP if config.pop("custom_text", False) else CLIP
-    kind = CoCa if "multimodal_cfg" in config else kind
-    with torch.device("meta"):
-        clip = kind(**config)
+    clip = of_kind(name)
     assert decayed(clip) == expected(clip) | free
+
+
+@pytest.mark.parametrize("name", ["ViT-B-32", "convnext_base", "EVA02-B-16", "ViT-B-16-SigLIP2"])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "image encoder"])
+def test_layer_decay_rises_in_an_open_clip_kind(name: str, whole: bool) -> None:
+    clip = of_kind(name)
+    stage = StageConfig(epochs=1, lr=LearningRates(backbone=1.0), layer_decay=0.5)
+    tower = clip if whole else clip.visual
+    groups = build_optimizer(Parts({"backbone": tower}), stage).param_groups
+    rates = {p: group["peak_lr"] for group in groups for p in group["params"]}
+    rising = [rates[p] for n, p in clip.visual.named_parameters() if "." in n]
+    assert rising == sorted(rising) and len(set(rising)) > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [("RN50", True), ("RN50", False), ("coca_ViT-B-32", True)]
+)
+def test_layer_decay_is_refused_in_an_open_clip_kind_of_unknown_order(
+    name: str, whole: bool
+) -> None:
+    clip = of_kind(name)
+    stage = StageConfig(epochs=1, lr=LearningRates(backbone=1.0), layer_decay=0.5)
+    with pytest.raises(UserError, match="^layer_decay: "):
+        build_optimizer(Parts({"backbone": clip if whole else clip.visual}), stage)
 
 
 def test_tokens_and_positions_are_decayed_where_the_config_says_so() -> None:
