@@ -142,9 +142,14 @@ def main(argv: Sequence[str] | None = None) -> Path:
         ProcessGroupGuard(accelerator, interrupts) as guard,
     ):
         if not args.shard:  # it deletes the parts at the end; shards add to them together
-            lock = held(parts / LOCK, f"{out}: another process writes it", "wait for it")
-            from_main(accelerator, lambda: locked.enter_context(lock))
-            locked.callback(remove_own, parts, (LOCK,) if accelerator.is_main_process else ())
+
+            def lock() -> None:
+                locked.enter_context(
+                    held(parts / LOCK, f"{out}: another process writes it", "wait for it")
+                )
+                locked.callback(remove_own, parts, (LOCK,))
+
+            from_main(accelerator, lock)
         opened = load_embedding_model(
             args.model,
             accelerator,
