@@ -15,6 +15,7 @@ from guie.config.durations import Duration
 from guie.config.model import BackboneConfig
 from guie.data.datasets import DATASETS
 
+DREML = CONFIGS / "recipes/dreml_cars.yaml"
 FIELDS = ("who", "score", "departs", "command", "needs")
 all_recipes = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
@@ -176,6 +177,15 @@ def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
         assert (stage.augment.fit, config.model.image.fit) == ("squash", "crop")
         assert stage.sampler.name == samplers.get(recipe.stem[-2:], "mixed")
     assert full.validate_every == Duration(1, "epochs")
+
+
+def test_each_member_of_an_ensemble_has_a_seed_of_its_own() -> None:
+    """By the command of its recipe: with one seed, all begin with the same weights and batches."""
+    (command,) = re.findall(r"--set task\.metaclasses\.member=MEMBER.*", header(DREML))
+    assert "--set seed=MEMBER" in command
+    for recipe in RECIPES:
+        if getattr(recipe_config(recipe.stem).task, "metaclasses", None):
+            assert recipe == DREML or f"# command  as {DREML.name}" in header(recipe)
 
 
 def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:

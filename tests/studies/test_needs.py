@@ -7,9 +7,11 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 import study
+from guie.base.errors import UserError
 from guie.studies.grid import read_plan
 from guie.studies.results import read_results
 from small_studies import kinds, student, table, trained, written
@@ -129,6 +131,18 @@ def test_what_is_composed_of_seeds_of_a_row_is_a_teacher_and_a_start(folder: Pat
     assert [name[:-9] for name in json.loads(made.read_text())["members"]] == ["plain_0", "plain_1"]
     (config,) = (folder / "runs/studies/s").glob("further_0_????????.yaml")
     assert folder / yaml.safe_load(config.read_text())["start_from"] == made.parent
+
+
+def test_a_member_may_be_so_many_seeds_after_the_ensembles(folder: Path) -> None:
+    """Networks with seeds of their own, for several ensembles: of seed 2 it has those of 2 and 3."""
+    soup = {"members": ["plain", "plain, seed +1"], "join": "soup"}
+    rows = {"plain": {"seeds": 4}, "both": {"seeds": [0, 2], "compose": soup}}
+    jobs = read_plan(written(folder, rows=rows)).jobs
+    members = [[job.seed for job in jobs["both", seed, None].needs.values()] for seed in (0, 2)]
+    assert members == [[0, 1], [2, 3]]
+    rows["both"]["seeds"] = [3]
+    with pytest.raises(UserError, match="plain has no run of seed 4; give both rows the same"):
+        read_plan(written(folder, rows=rows))
 
 
 def test_a_student_is_what_its_teachers_make_it(folder: Path) -> None:

@@ -133,12 +133,16 @@ class OnlineConfig(Config):
         discriminator="name",
     )
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
+    # Of the features ahead of a teacher's head. l2 (UDON's code): of unit length, and the head starts as
+    # there, with bias 0 and weights of variance 1 / features
+    teacher_norm: Literal["none", "l2"] = "none"
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
     # Weight of the student's classification loss; the four weights are normalised to sum 1
     student: NonNegativeFloat = 1.0
     teachers: NonNegativeFloat = 1.0  # weight of the teachers' classification losses
     logits: NonNegativeFloat = 1.0  # weight of distilling the teachers' logits
-    similarity: NonNegativeFloat = 1.0  # weight of distilling the teachers' cosine matrices
+    # Weight of distilling the teachers' cosine matrices; UDON's code has 0.25 of this term
+    similarity: NonNegativeFloat = 1.0
     # What the last two train: the student's head alone (the paper), or also the backbone (its code)
     backprop_to: Literal["head", "backbone"] = "head"
 

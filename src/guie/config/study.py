@@ -81,8 +81,8 @@ class RowConfig(Config):
     # Also train without the domains of each fold of the study; a number: for its first so many seeds
     unseen: bool | Annotated[int, Field(ge=1)] = False
     # An ensemble, like a file of configs/compose/ without name and out; excludes other keys. A member
-    # is the name of a row above (same seed), `NAME, seed 2`, or any other model. Teachers of a task
-    # distillation are named in the same way
+    # is the name of a row above (same seed), `NAME, seed 2`, `NAME, seed +2` (this row's seed and 2), or any
+    # other model. Teachers of a task distillation are named in the same way
     compose: dict[str, Any] | None = None
     # Another way to score models of rows above; excludes other keys
     evaluate: EvaluateConfig | None = None

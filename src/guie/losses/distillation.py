@@ -138,7 +138,7 @@ class Similarity(Relation):
         self.balanced = balanced
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """Return the row sum of UDON's code; the paper's mean over all entries is this / N."""
+        """Return the loss: four times that of UDON's code, and N times that of its paper, a mean."""
         theirs_NN = (teacher_NT @ teacher_NT.T).detach()
         apart_NN = student_ND @ student_ND.T - theirs_NN
         loss = apart_NN.square().sum(1).sum() / max(1, len(student_ND))

@@ -24,7 +24,7 @@ from guie.config.training import FREE, RunConfig
 from guie.evaluation.protocols.catalogue import PROTOCOLS
 
 SLUG_CHARS = 60
-OF_A_SEED = re.compile(r"(.+), seed (\d+)")
+OF_A_SEED = re.compile(r"(.+), seed (\+?)(\d+)")
 SET_BY_THE_STUDY = {"name", "out"}  # for each job
 NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # an ensemble does not depend on them
 
@@ -336,9 +336,9 @@ def _rows_above(
     jobs: Mapping[Key, Job],
     written: SourcedValue,
 ) -> dict[str, Job]:
-    """Return the models that are runs of rows above, by name: `ROW`, or `ROW, seed 2`.
+    """Return the models that are runs of rows above, by name: `ROW`, `ROW, seed 2`, or `ROW, seed +2`.
 
-    Without a seed in the name, this seed is used. The fold is always this one.
+    Without a seed in the name, this seed is used; +2 is this seed and 2. The fold is always this one.
 
     Raises UserError if a row has no run of that seed or fold.
     """
@@ -349,7 +349,7 @@ def _rows_above(
         if name in rows:
             key = (name, seed, fold)
         elif named and named[1] in rows:
-            key = (named[1], int(named[2]), fold)
+            key = (named[1], int(named[3]) + (seed if named[2] else 0), fold)
         else:
             continue
         if key not in jobs:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed, multiprocessing
@@ -15,12 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 import train
 import two_processes
 from guie.base.errors import UserError
-from guie.config import RunConfig, config_from
+from guie.config import RunConfig, config_from, load_config
+from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.base import LossStage
+from guie.losses.distillation import Similarity
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.training.tasks import build_task
-from guie.training.tasks.online import OnlineTask
+from guie.training.tasks.online import OnlineTask, OnlineTeacher
 from tiny_runs import (
     TINY_CLIP,
     assert_same_bits,
@@ -31,6 +34,7 @@ from tiny_runs import (
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
+RECIPE = Path(__file__).parents[3] / "configs/recipes/udon_clip.yaml"
 
 
 def online(**task: Any) -> OnlineTask:
@@ -63,8 +67,46 @@ def batch() -> Batch:
     return Batch(LABELS, torch.arange(6), torch.ones(6, 3), images)
 
 
+CODE = {"teacher_norm": "l2", "similarity": 0.25}  # what its code has, as udon_clip.yaml
+
+
+def scenics_mean_squared_error(predictions: np.ndarray, targets: np.ndarray) -> float:
+    """scenic, model_utils.py:600-668: summed over all axes but the first, divided by the first's length."""
+    squares = np.square(targets - predictions).sum(axis=1)
+    return squares.sum() / (squares.size + 1e-8)
+
+
+def udons_cosine_term(ours: np.ndarray, theirs: np.ndarray, devices: int) -> float:
+    """UDON, loss_utils.py:95-120: of each device's images, times devices / 4; gradients are averaged."""
+    pairs = zip(np.split(ours, devices), np.split(theirs, devices), strict=True)
+    losses = [scenics_mean_squared_error(own @ own.T, other @ other.T) for own, other in pairs]
+    return devices / 4 * np.mean(losses)
+
+
+@pytest.mark.parametrize("devices", [1, 4, 8])
+def test_the_cosine_term_is_the_codes_on_any_number_of_devices(devices: int) -> None:
+    """By the recipe's weight, in the mean over which images share a device.
+
+    But for an image's cosine to itself, where both have 1: it is a larger share of a smaller block.
+    """
+    config = load_config(RECIPE, RunConfig)
+    assert isinstance(config.task, OnlineConfig)
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (
+        functional.normalize(torch.randn(128, dim, generator=generator) + 1, dim=1)
+        for dim in (64, 256)
+    )
+    term = config.task.similarity * Similarity()(ours, theirs).item()
+    random, images = np.random.default_rng(0), 128 // devices
+    orders = [random.permutation(128) for _ in range(200)]
+    pairs = [(ours.numpy()[order], theirs.numpy()[order]) for order in orders]
+    expected = np.mean([udons_cosine_term(*pair, devices) for pair in pairs])
+    expected *= (127 / 128) / ((images - 1) / images)
+    assert term == pytest.approx(expected, rel=1e-5 if devices == 1 else 0.01)
+
+
 def udon_slowly(task: OnlineTask, given: Batch) -> dict[str, torch.Tensor]:
-    """Domain by domain, in UDON's words."""
+    """Domain by domain, in UDON's words, on one device."""
     feat = task.embedder.backbone(given.images_BCHW)
     emb = task.embedder.embed(feat, given.shapes_B3)
     weight = functional.normalize(task.criterion.weight_CD, dim=1)
@@ -74,28 +116,49 @@ def udon_slowly(task: OnlineTask, given: Batch) -> dict[str, torch.Tensor]:
         label, share = LABELS[own] - first, own.float().mean()
         ours = emb[own] @ weight[first:last].T
         teacher = task.teachers[number]
-        theirs_emb = functional.normalize(teacher.head(feat[own]), dim=1)
+        theirs_emb = functional.normalize(
+            teacher.head(feat[own] / feat[own].norm(dim=1, keepdim=True)), dim=1
+        )
         theirs = theirs_emb @ functional.normalize(teacher.criterion.weight_CD, dim=1).T
         p, q = (theirs / 0.1).softmax(1), (ours / 0.1).softmax(1)
-        apart = (emb[own] @ emb[own].T - theirs_emb @ theirs_emb.T) ** 2
         of_domain = {
             "student": functional.cross_entropy(16 * ours, label),
             "teachers": functional.cross_entropy(16 * theirs, label),
             "logits": (p * (p / q).log()).sum(1).mean(),
-            "similarity": apart.sum(1).mean(),
+            "similarity": udons_cosine_term(
+                emb[own].detach().numpy(), theirs_emb.detach().numpy(), 1
+            ),
         }
         terms = {name: terms[name] + share * value for name, value in of_domain.items()}
     return terms
 
 
 def test_the_loss_is_udons() -> None:
-    task = online()
+    """But for the sum's divisor: there the quarter is part of the term, and the weights sum to 4."""
+    task = online(**CODE)
     loss, logs = task(batch())
-    expected = udon_slowly(task, batch())
+    expected = {name: value.detach() for name, value in udon_slowly(task, batch()).items()}
+    weighted = logs | {"similarity": 0.25 * logs["similarity"]}
     for name, value in expected.items():
-        torch.testing.assert_close(logs[name], value.detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(loss, sum(expected.values()) / 4, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weighted[name], value, rtol=1e-4, atol=1e-5, check_dtype=False)
+    total = sum(expected.values()) / 4
+    torch.testing.assert_close(loss * 3.25 / 4, total, rtol=1e-4, atol=1e-5, check_dtype=False)
     assert task.sampler_loss(logs) is logs["teachers"]
+
+
+def test_a_teachers_head_starts_as_in_the_code() -> None:
+    """flax's Dense: variance 1 / features, a normal that ends at two of its own deviations, bias 0."""
+    config = OnlineConfig(name="online", teacher_norm="l2", teacher_dim=256)
+    torch.manual_seed(0)
+    teacher = OnlineTeacher(config, 768, range(5), CLASSES)
+    weight, bias = teacher.head.weight, teacher.head.bias
+    assert not bias.any()
+    assert weight.std().item() == pytest.approx(768**-0.5, rel=0.01)
+    assert weight.abs().max().item() <= 2 * 768**-0.5 / 0.8796256610342398 * (1 + 1e-6)
+    feat, label = torch.randn(4, 768), torch.tensor([0, 1, 2, 3])
+    torch.testing.assert_close(teacher(feat, label)[0], teacher(7 * feat, label)[0])
+    raw = OnlineTeacher(config.model_copy(update={"teacher_norm": "none"}), 768, range(5), CLASSES)
+    assert raw.head.bias.any()
 
 
 @pytest.mark.parametrize("reaches", ["head", "backbone"])

@@ -22,7 +22,10 @@ from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import build_embedder
+from guie.models.head import L2Norm
 from guie.training.tasks.base import Output, Task
+
+OF_TRUNCATED = 0.87962566  # deviation of a standard normal between -2 and 2
 
 
 class OnlineTeacher(nn.Module):
@@ -33,6 +36,11 @@ class OnlineTeacher(nn.Module):
     ):
         super().__init__()
         self.head = nn.Linear(features, config.teacher_dim)
+        self.norm = L2Norm() if config.teacher_norm == "l2" else nn.Identity()
+        if config.teacher_norm == "l2":  # as flax starts a Dense, in UDON's code
+            std = features**-0.5 / OF_TRUNCATED
+            nn.init.trunc_normal_(self.head.weight, std=std, a=-2 * std, b=2 * std)
+            nn.init.zeros_(self.head.bias)
         sizes = [classes.sizes[number] for number in class_ids]
         domains = [classes.domains[number] for number in class_ids]
         built = build_loss(config.loss, config.teacher_dim, sizes, domains)
@@ -48,7 +56,7 @@ class OnlineTeacher(nn.Module):
 
         Labels are on the CPU.
         """
-        raw_NT = self.head(feat_NF).float()
+        raw_NT = self.head(self.norm(feat_NF)).float()
         emb_NT = functional.normalize(raw_NT, dim=-1)
         loss, _ = self.criterion(emb_NT, self.place_C[label_N], raw_NT)
         everyone = torch.arange(len(self.class_ids), device=emb_NT.device)
