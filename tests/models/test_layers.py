@@ -135,9 +135,14 @@ def test_the_norm_trains_where_a_block_before_the_last_is_taken() -> None:
             RESNET,
             {},
             "layer2",
-            "norm: after: ResNet has no norm between its last block and its pool",
+            "norm: after: ResNet has no norm before its pooling",
         ),
-        (VIT, {"global_pool": "avg"}, "blocks.1", "VisionTransformer has no norm between"),
+        (
+            VIT,
+            {"global_pool": "avg"},
+            "blocks.1",
+            "VisionTransformer has no norm before its pooling",
+        ),
         (VIT, {}, "norm", "norm: after: norm is no block, such as blocks.5; set it to before"),
     ],
 )
@@ -152,7 +157,7 @@ def test_a_norm_that_was_removed_is_refused() -> None:
     """Of a model that took its last block before the norm: the norm is none of its weights."""
     backbone = tower(VIT)
     backbone.take_layers(LayersConfig(of=["blocks.5"], pool="token"))
-    with pytest.raises(UserError, match="or it was removed with the modules after other layers"):
+    with pytest.raises(UserError, match="or it was removed after other layers"):
         backbone.take_layers(LayersConfig(of=["blocks.5"], pool="token", norm="after"))
 
 

@@ -1,7 +1,4 @@
-"""Plain softmax: cross-entropy of the logits of a Linear layer, of which nothing is normalised.
-
-Shapes: B images, D dimensions, C classes.
-"""
+"""Plain softmax: cross-entropy of a Linear layer's logits. Shapes: B images, D dimensions, C classes."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ class LinearSoftmax(Criterion):
     def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
         """Return the mean loss of this process's images, and the accuracy."""
         seen_BD = raw_BD if self.raw else emb_BD
-        if seen_BD is None:
-            raise ValueError("this loss needs the embeddings before normalisation")
+        assert seen_BD is not None  # training gives both
         with torch.autocast(emb_BD.device.type, enabled=False):
             logit_BC = at_least_fp32(seen_BD)
             if self.weight_CD is not None:

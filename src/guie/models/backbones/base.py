@@ -197,16 +197,12 @@ class Backbone(nn.Module):
         self.dim = self.layers.dim
 
     def _final_norm(self, layers: Sequence[str]) -> str:
-        """Return the name of the final norm, for the outputs of these blocks.
-
-        Raises UserError if there is none before pooling, or a layer is no block.
-        """
+        """Return the name of the blocks' final norm. Raises UserError without one, or for no block."""
         structure = self.structure()
         if structure is None or isinstance(structure.norm, nn.Identity | Passthrough):
             raise UserError(
-                f"model.layers.norm: after: {type(self.tower).__name__} has no norm between its last"
-                " block and its pooling, or it was removed with the modules after other layers; set it to"
-                " before"
+                f"model.layers.norm: after: {type(self.tower).__name__} has no norm before its pooling, or"
+                " it was removed after other layers; set it to before"
             )
         names = {module: name for name, module in self.tower.named_modules()}
         blocks = [names[block.module] for block in structure.blocks]
