@@ -79,6 +79,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pool", choices=("avg", "max", "gem", "token"), help="pooling of --layers (default: avg)"
     )
+    parser.add_argument(
+        "--norm", choices=("before", "after"), help="side of the final norm (default: before)"
+    )
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument(
         "--workers", type=int, help="loader processes per process; default: its share of the cores"
@@ -102,8 +105,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
         if (number := getattr(args, name)) is not None and number < least:
             parser.error(f"--{name.replace('_', '-')} {number}: must be {least} or more")
-    if args.pool and not args.layers:
-        parser.error("--pool: needs --layers; leave it out")
+    for name in ("pool", "norm"):
+        if getattr(args, name) and not args.layers:
+            parser.error(f"--{name}: needs --layers; leave it out")
     if (args.size_px or args.fit) and ":" not in args.model:
         parser.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
     return args
@@ -119,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     )
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
     refuse_missing([args.manifest, args.boxes, args.texts])
-    layers = LayersConfig(of=args.layers, pool=args.pool or "avg") if args.layers else None
+    taken = {"of": args.layers, "pool": args.pool or "avg", "norm": args.norm or "before"}
+    layers = LayersConfig.model_validate(taken) if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 

@@ -25,6 +25,7 @@ ONE_GPU = {name: CONFIGS / f"{name}.yaml" for name in ("one_gpu", "one_gpu_lora"
 # These differ from another recipe in numbers alone, or pair what two others have.
 LIKE_OTHERS = {
     *("dreml_cub", "dreml_inshop", "dreml_vehicleid", "layers_net_f", "winner_4_vit_l"),
+    *("layers_cub", "layers_sop"),
     *("puma_vit_b", "puma_vit_l", "puma_vit_s_512", "puma_vit_s_four"),
     *("uned_clip_ujcrr", "uned_clip_uscrr", "uned_clip_uscss"),
     *("uned_in_ujcrr", "uned_in_specialist"),

@@ -148,7 +148,7 @@ NO_RELATION = TASK.replace("relation: {name: rkd}", "loss: {}")
 NEITHER = TASK.replace("relation: {name: rkd}", "weight: 2")
 WIDE = TASK.replace("rkd", "snd, sigma: {perplexity: 128}")
 ARCFACE_OF_CARS = TASK.replace("}}]", "}}, {loss: {}, domains: [cars]}]")
-SOFTMAXES = "is for losses with a softmax over classes, such as arcface"
+SOFTMAXES = "is for losses with a margin softmax, such as arcface"
 
 
 # The line starts with the last override

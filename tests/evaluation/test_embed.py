@@ -270,7 +270,7 @@ def test_an_option_that_cannot_be_is_refused(job, capsys) -> None:
     cases = [
         *(("--batch-size", "0"), ("--batch-size", "-1"), ("--workers", "-1")),
         *(("--size-px", "0"), ("--split", "dev")),
-        *(("--pool", "max"), ("--size-px", "64"), ("--fit", "pad")),
+        *(("--pool", "max"), ("--norm", "after"), ("--size-px", "64"), ("--fit", "pad")),
     ]
     refusals = [(words, words[0]) for words in cases]
     shards, message = ("2/2", "1", "x/2", "-1/2", "0/0"), "must be N/M, with N from 0 to M - 1"

@@ -12,7 +12,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig
 from guie.losses.build import build_loss
-from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
+from guie.losses.in_batch import BatchAllTriplet, Contrastive, Hyperbolic
 
 CLASSES, DIM = 5, 6
 LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent
@@ -32,6 +32,7 @@ def batch(count: int = len(LABELS), spread: float = 1.0) -> tuple[Tensor, Tensor
 
 TWINS = {
     "batch_all": ({"length": 3.0}, lambda e, y: twins.batch_all(e, y, 3.0)),
+    "contrastive": ({"margin": 5.0}, lambda e, y: twins.contrastive(e, y, 3.0, 5.0)),
     "hyperbolic": (
         {"curvature": 0.2, "radius": 1.5, "temperature": 0.4},
         lambda e, y: twins.hyperbolic(e, y, 0.2, 1.5, 0.4),
@@ -135,7 +136,7 @@ def test_margin_loss_equals_the_twin_on_the_triplets_it_draws(learned: bool) -> 
     twins.assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
 
 
-@pytest.mark.parametrize("loss", [BatchAllTriplet(), Hyperbolic()])
+@pytest.mark.parametrize("loss", [BatchAllTriplet(), Contrastive(margin=5.0), Hyperbolic()])
 def test_gradient_matches_finite_differences(loss: nn.Module) -> None:
     torch.manual_seed(4)
     vectors, _ = batch()
@@ -144,6 +145,16 @@ def test_gradient_matches_finite_differences(loss: nn.Module) -> None:
         return loss(functional.normalize(vectors, dim=-1), torch.tensor(LABELS))[0]
 
     assert torch.autograd.gradcheck(value, vectors)
+
+
+def test_contrastive_has_its_authors_margin_and_scale() -> None:
+    """nams.py:247 and 442: .2 on squared distances of features of length 3; numbers by hand."""
+    emb = torch.tensor([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0], [0.995, 0.0999]])
+    emb = functional.normalize(emb.double(), dim=1)
+    value, _ = built(name="contrastive")(emb, torch.tensor([0, 0, 1, 2]))
+    # Positives: 9 * 0.8. Negatives within .2: rows 0 and 2 with 3 at about 9 * 0.01, 0 with 2 at 0
+    close = 9 * (2 - 2 * float(emb[0] @ emb[3]))
+    assert value.item() == pytest.approx((7.2 + (0.2 + 2 * (0.2 - close)) / 3) / 2)
 
 
 def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:

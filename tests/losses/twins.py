@@ -92,6 +92,30 @@ def batch_all(emb: Tensor, labels: list[int], length: float) -> Tensor:
     return mean([torch.log1p((far(a, p) - far(a, n)).exp()) for a, p, n in triplets(labels)])
 
 
+def contrastive(emb: Tensor, labels: list[int], length: float, margin: float) -> Tensor:
+    """Vo and Hays' nams.py:243-274 on features of nams.py:441-450, pair by pair."""
+    positives, negatives = [], []
+    for i, x in enumerate(length * emb):
+        for j, y in enumerate(length * emb):
+            if i == j:
+                continue
+            far = (x - y).square().sum()
+            if labels[i] == labels[j]:
+                positives.append(far)
+            elif far < margin:
+                negatives.append(margin - far)
+    return (mean(positives) + mean(negatives)) / 2
+
+
+def linear_softmax(seen: Tensor, labels: list[int], weight: Tensor) -> Tensor:
+    """Vo and Hays' nams.py:508-518, and DREML's _code/Loss.py:14-22 with the identity."""
+    losses = []
+    for x, label in zip(seen, labels, strict=True):
+        logits = torch.stack([(x * row).sum() for row in weight])
+        losses.append(logits.exp().sum().log() - logits[label])
+    return mean(losses)
+
+
 def hyperbolic(
     emb: Tensor, labels: list[int], curvature: float, radius: float, temperature: float
 ) -> Tensor:

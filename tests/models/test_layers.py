@@ -86,6 +86,81 @@ def test_blocks_of_open_clip_and_the_class_token() -> None:
     torch.testing.assert_close(backbone(images(32)), seen["out"][:, 0])
 
 
+def test_a_token_behind_the_norm_is_the_one_that_timm_returns() -> None:
+    """Of the last block what `forward` returns; of all blocks what timm's own taps return."""
+    backbone = tower(VIT)
+    torch.nn.init.normal_(backbone.tower.norm.weight)
+    last = len(backbone.tower.blocks) - 1
+    whole = backbone(images())
+    taps = backbone.tower.forward_intermediates(
+        images(), indices=[0, last], norm=True, intermediates_only=True
+    )
+    before = tower(VIT)
+    before.take_layers(LayersConfig(of=[f"blocks.{last}"], pool="token"))
+    backbone.take_layers(LayersConfig(of=[f"blocks.{last}"], pool="token", norm="after"))
+    torch.testing.assert_close(backbone(images()), whole)
+    assert not torch.allclose(before(images()), whole)
+    backbone.take_layers(LayersConfig(of=["blocks.0", f"blocks.{last}"], norm="after"))
+    torch.testing.assert_close(backbone(images()), torch.cat([t.mean((2, 3)) for t in taps], 1))
+
+
+def test_a_token_behind_the_norm_is_the_one_that_open_clip_returns() -> None:
+    backbone = tower("guie-tiny", "open_clip", features="pooled")
+    torch.nn.init.normal_(backbone.tower.ln_post.weight)
+    whole, blocks = backbone(images(32)), ["transformer.resblocks.0", "transformer.resblocks.3"]
+    taps = backbone.tower.forward_intermediates(
+        images(32), [0, 3], normalize_intermediates=True, output_extra_tokens=True
+    )["image_intermediates_prefix"]
+    backbone.take_layers(LayersConfig(of=blocks, pool="token", norm="after"))
+    torch.testing.assert_close(backbone(images(32)), torch.cat([t[:, 0] for t in taps], 1))
+    torch.testing.assert_close(
+        backbone(images(32))[:, -backbone.tower.ln_post.weight.numel() :], whole
+    )
+
+
+def test_the_norm_trains_where_a_block_before_the_last_is_taken() -> None:
+    layers = {"of": ["blocks.1"], "pool": "token", "norm": "after"}
+    config = run_config(layers=layers, head={"dim": 8})
+    embedder = build_embedder(config.model)
+    embedder(images()).sum().backward()
+    tower_ = embedder.backbone.tower
+    assert tower_.norm.weight.grad is not None and not list(tower_.blocks[-1].parameters())
+    assert not embedder.backbone.layers.unused_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "of", "message"),
+    [
+        (
+            RESNET,
+            {},
+            "layer2",
+            "norm: after: ResNet has no norm before its pooling",
+        ),
+        (
+            VIT,
+            {"global_pool": "avg"},
+            "blocks.1",
+            "VisionTransformer has no norm before its pooling",
+        ),
+        (VIT, {}, "norm", "norm: after: norm is no block, such as blocks.5; set it to before"),
+    ],
+)
+def test_a_norm_that_is_not_there_is_refused(
+    name: str, kwargs: dict, of: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        tower(name, kwargs=kwargs).take_layers(LayersConfig(of=[of], norm="after"))
+
+
+def test_a_norm_that_was_removed_is_refused() -> None:
+    """Of a model that took its last block before the norm: the norm is none of its weights."""
+    backbone = tower(VIT)
+    backbone.take_layers(LayersConfig(of=["blocks.5"], pool="token"))
+    with pytest.raises(UserError, match="or it was removed after other layers"):
+        backbone.take_layers(LayersConfig(of=["blocks.5"], pool="token", norm="after"))
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "message"),
     [
@@ -218,6 +293,21 @@ def test_layers_between_embedding_and_loss_train_and_are_left_out(
     )
     emb = np.load(out)["embedding"]
     assert emb.shape[1] == model.embedder.backbone.dim
+
+
+def test_a_command_embeds_the_token_behind_the_norm(toy_manifest: Path, tmp_path: Path) -> None:
+    run, out, found = tiny_run(tmp_path / "one"), tmp_path / "E.npz", {}
+    for side in ("before", "after"):
+        layers = ["--layers", "transformer.resblocks.3", "--pool", "token", "--norm", side]
+        words = ["--manifest", str(toy_manifest), "--split", "test", "--workers", "0", *layers]
+        embed.main(["--model", str(run), *words, "--out", str(out)])
+        found[side] = np.load(out)["embedding"]
+    weight = open_model(run).embedder.backbone.tower.ln_post.weight.detach().numpy()
+    # Its start: weight 1 and bias 0, so that the norm takes the mean off
+    centred = found["before"] - found["before"].mean(1, keepdims=True)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    assert (weight == 1).all() and not np.allclose(found["before"], found["after"], atol=1e-3)
+    assert np.allclose(found["after"], centred, atol=1e-3)
 
 
 def test_layers_of_a_model_of_one_member(tmp_path: Path) -> None:

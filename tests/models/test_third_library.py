@@ -79,6 +79,7 @@ class TorchvisionVit(Backbone):
             patches=self.tower.conv_proj,
             entry=encoder.dropout,
             prefix=1,
+            norm=encoder.ln,
             pooling="token",
             takes_tokens=True,
             class_position_D=self.class_position_D,

@@ -76,7 +76,13 @@ def test_rows_are_evaluated_in_another_way(folder: Path) -> None:
         "softmax": {"task.loss": {"name": "softmax"}},
         "oracle": {"evaluate": {"models": {"cars": "plain", "food": "softmax, seed 1"}}},
         "layer": {
-            "evaluate": {"models": "plain", "layers": ["layer3"], "pool": "max", "reduce": "pca"}
+            "evaluate": {
+                "models": "plain",
+                "layers": ["layer3"],
+                "pool": "max",
+                "norm": "after",
+                "reduce": "pca",
+            }
         },
         "random": {"evaluate": {"models": "plain", "reduce": "random", "dim": 8}},
         "raw": {
@@ -99,7 +105,9 @@ def test_rows_are_evaluated_in_another_way(folder: Path) -> None:
     (layer,) = folder.glob("runs/studies/s/layer_1_????????")
     for split in ("val", "test", "train"):
         embedded = (layer / f"{split}_0.words").read_text()
-        assert "--layers layer3 --pool max" in embedded and f"--split {split}" in embedded
+        assert (
+            "--layers layer3 --pool max --norm after" in embedded and f"--split {split}" in embedded
+        )
     (report,) = layer.glob("report_*.words")
     assert re.search(r"--reduce pca --dim 64 --fit \S+train_0\.npz", report.read_text())
 

@@ -43,6 +43,7 @@ MORE: list[dict[str, Any]] = [
     {"name": "arcface", "centers": 2, "classifier": "separate"},
     {"name": "arcface", "margin_rad": {"min": 0.1, "max": 0.4}},
     {"name": "curricularface", "running_mean": "class"},
+    {"name": "linear_softmax", "embedding": "unit"},
     {"name": "triplet", "miner": "batch_hard", "distance": "cosine"},
     {"name": "triplet", "memory": 80},
     {"name": "margin", "learn_boundary": True},
@@ -148,7 +149,8 @@ def test_every_loss_sees_the_whole_batch(loss: dict[str, Any], accelerator: Acce
 
 def test_means_over_images_keep_their_one_pass() -> None:
     names = {get_args(kind.model_fields["name"].annotation)[0] for kind in PER_IMAGE}
-    assert names == {"softmax", "arcface", "cosface", "proxy_nca", "soft_triple"}
+    softmaxes = {"softmax", "arcface", "cosface", "linear_softmax"}
+    assert names == softmaxes | {"proxy_nca", "soft_triple"}
     for name in NAMES:
         assert configured(task={"loss": {"name": name}}).task.compares_images == (name not in names)
 

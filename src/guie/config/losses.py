@@ -116,6 +116,19 @@ class CurricularFaceConfig(_MarginSoftmax):
     running_mean: Literal["scalar", "class"] = "scalar"  # scalar: as published; class: PUMA's code
 
 
+class LinearSoftmaxConfig(ClassWeightsConfig):
+    """Softmax over the plain logits of a Linear layer without bias: class weights are not normalised."""
+
+    name: Literal["linear_softmax"]
+    init: Init = RowLength(
+        length=3**-0.5, draw="uniform"
+    )  # of class weights; default: torch's Linear
+    # What the Linear sees. raw: the head's output. unit: the embedding, as in Vo and Hays' code
+    embedding: Literal["raw", "unit"] = "raw"
+    # identity: no Linear, the numbers of the embedding are the logits, and the head is the classifier (DREML)
+    weights: Literal["linear", "identity"] = "linear"
+
+
 class CustomConfig(Config):
     """A class in a Python file of the user's own, which training runs."""
 
@@ -228,6 +241,14 @@ class BatchAllConfig(Config):
     length: PositiveFloat = 4.0  # embeddings are scaled to it before distances
 
 
+class ContrastiveLossConfig(Config):
+    """Contrastive loss on all pairs of the batch, with a hinge on squared distances (Vo and Hays' code)."""
+
+    name: Literal["contrastive"]
+    length: PositiveFloat = 3.0  # embeddings are scaled to it before distances
+    margin: PositiveFloat = 0.2  # squared distance, at that length, from which on negatives count 0
+
+
 class HyperbolicConfig(Config):
     """Pairwise cross-entropy on distances in the Poincare ball."""
 
@@ -242,10 +263,13 @@ MarginSoftmaxConfig = (
 )
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
 ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
-OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
+OwnInBatchConfig = BatchAllConfig | ContrastiveLossConfig | HyperbolicConfig
 # Means over images, each alone: micro-batches give the gradients of the batch. All others compare images
 # (CurricularFace through its running mean), and see the whole batch
-PER_IMAGE = (SoftmaxConfig, ArcFaceConfig, CosFaceConfig, ProxyNcaConfig, SoftTripleConfig)
+PER_IMAGE = (
+    *(SoftmaxConfig, ArcFaceConfig, CosFaceConfig, LinearSoftmaxConfig),
+    *(ProxyNcaConfig, SoftTripleConfig),
+)
 
 
 class MetaclassesConfig(Config):
@@ -263,7 +287,12 @@ class MetaclassesConfig(Config):
 
 
 LossConfig = Annotated[
-    MarginSoftmaxConfig | PairConfig | ProxyConfig | OwnInBatchConfig | CustomLossConfig,
+    MarginSoftmaxConfig
+    | LinearSoftmaxConfig
+    | PairConfig
+    | ProxyConfig
+    | OwnInBatchConfig
+    | CustomLossConfig,
     Field(discriminator="name"),
     BeforeValidator(lambda loss: {"name": "arcface", **loss} if isinstance(loss, dict) else loss),
 ]

@@ -12,6 +12,7 @@ from guie.config.base import Config, Either, Fault, Names, Pixels, PositiveInt, 
 
 # avg, max and gem pool patch positions only; token is a transformer's class token
 Pool = Literal["avg", "max", "gem", "token"]
+NormSide = Literal["before", "after"]
 
 
 class LayersConfig(Config):
@@ -24,6 +25,9 @@ class LayersConfig(Config):
     of: Names  # names of modules
     pool: Pool = "avg"  # of patch positions; token: a transformer's class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
+    # Side of a vision transformer's final norm: outputs of blocks as they are, or normalised by it before
+    # pooling. With the last block and `token`, after: the features that the backbone itself returns
+    norm: NormSide = "before"
 
 
 Keep = Annotated[float, Field(gt=0, le=1)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Seed
-from guie.config.model import Fit, Pool
+from guie.config.model import Fit, NormSide, Pool
 
 MOST_SEEDS = 1000
 
@@ -56,6 +56,7 @@ class EvaluateConfig(Config):
     dim: PositiveInt = 64  # numbers that reduce keeps
     layers: Names | None = None  # of the backbone, in place of the embedding
     pool: Pool | None = None  # of the layers' patches or pixels; token: the class token
+    norm: NormSide | None = None  # of a vision transformer's final norm; null: before
     size_px: Pixels | None = None  # of a model of a library; null: its own
     fit: Fit | None = None  # of a model of a library; null: its own
 
@@ -64,8 +65,9 @@ class EvaluateConfig(Config):
         return {"": self.models} if isinstance(self.models, str) else self.models
 
     def faults(self) -> Iterator[Fault]:
-        if self.pool is not None and self.layers is None:
-            yield "pool", "needs layers, which is null; set layers too"
+        for key in ("pool", "norm"):
+            if getattr(self, key) is not None and self.layers is None:
+                yield key, "needs layers, which is null; set layers too"
 
 
 class RowConfig(Config):

@@ -245,7 +245,7 @@ class RunConfig(Config):
             yield "cached_views", f"{frozen}; set it to null"
         for key, allowed in {"classes": "carry", "softmax_over": "run"}.items():
             if not softmaxes and (given := getattr(stage, key)) != allowed:
-                known = "losses with a softmax over classes, such as arcface"
+                known = "losses with a margin softmax, such as arcface"
                 yield key, f"{given} is for {known}; {used} allows {allowed}"
         if stage.margin is not None and not set(softmaxes) - {"softmax"}:
             yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"

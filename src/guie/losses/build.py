@@ -8,6 +8,7 @@ from guie.base.errors import UserError
 from guie.config.losses import (
     CustomLossConfig,
     CustomRuleConfig,
+    LinearSoftmaxConfig,
     LossConfig,
     OwnInBatchConfig,
     PairConfig,
@@ -16,6 +17,7 @@ from guie.config.losses import (
 from guie.losses.base import Criterion
 from guie.losses.custom import build_custom
 from guie.losses.in_batch import IN_BATCH
+from guie.losses.linear_softmax import LinearSoftmax
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import RULES
 
@@ -32,7 +34,8 @@ def build_loss(
         domains: domain of every class, by class id.
 
     Raises:
-        UserError: if a softmax per domain is configured and classes are not sorted by domain.
+        UserError: if a softmax per domain is configured and classes are not sorted by domain, or the
+            embedding cannot be the logits.
     """
     if isinstance(config, PairConfig | ProxyConfig):
         from guie.losses.metric_learning import PeerLoss  # takes a second to import
@@ -40,6 +43,8 @@ def build_loss(
         return PeerLoss(config, len(sizes), dim)
     if isinstance(config, CustomLossConfig):
         return build_custom(config, dim, sizes, domains)
+    if isinstance(config, LinearSoftmaxConfig):
+        return LinearSoftmax(config, len(sizes), dim)
     if isinstance(config, OwnInBatchConfig):
         return IN_BATCH[type(config)](config)
     rule = (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.config.losses import BatchAllConfig, HyperbolicConfig
+from guie.config.losses import BatchAllConfig, ContrastiveLossConfig, HyperbolicConfig
 from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of
 
 # Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite
@@ -61,6 +61,33 @@ class BatchAllTriplet(InBatchLoss):
         return total / negative_PB.sum().clamp(min=1)
 
 
+class Contrastive(InBatchLoss):
+    """Half the sum of two means: d of all positive pairs, margin - d of the negative pairs within the margin.
+
+    Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006, as in Vo and
+    Hays' nams.py:243-274: d is the squared Euclidean distance, where Hadsell et al. square the hinge.
+
+    Args:
+        length: embeddings are scaled to it.
+        margin: on d.
+    """
+
+    def __init__(self, length: float = 3.0, margin: float = 0.2):
+        super().__init__()
+        self.length, self.margin = length, margin
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        """Return the loss of one global batch; a mean over no pairs is 0."""
+        label_B = on_device_of(label_B, emb_BD)
+        same_BB = label_B[:, None] == label_B
+        far_BB = 2 * self.length**2 * (1 - emb_BD @ emb_BD.T)
+        near_BB = ~same_BB & (far_BB < self.margin)
+        same_BB = same_BB.fill_diagonal_(False)
+        pull = torch.where(same_BB, far_BB, 0.0).sum() / same_BB.sum().clamp(min=1)
+        push = torch.where(near_BB, self.margin - far_BB, 0.0).sum() / near_BB.sum().clamp(min=1)
+        return (pull + push) / 2
+
+
 class Hyperbolic(InBatchLoss):
     """Cross-entropy of a positive against all negatives, on distances in the Poincare ball.
 
@@ -104,6 +131,7 @@ class Hyperbolic(InBatchLoss):
 # A new loss needs its config, a class here, and a line here
 IN_BATCH: dict[type, Callable[[Any], InBatchLoss]] = {
     BatchAllConfig: lambda config: BatchAllTriplet(config.length),
+    ContrastiveLossConfig: lambda config: Contrastive(config.length, config.margin),
     HyperbolicConfig: lambda config: Hyperbolic(
         config.curvature, config.radius, config.temperature
     ),

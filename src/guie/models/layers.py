@@ -30,6 +30,7 @@ class Layers(nn.Module):
 
     Args:
         prefix_tokens, channels_last: as in `Backbone`.
+        norm: name of the module that normalises the outputs before they are pooled; None: none does.
         added: parameters that adapters and prompts added to the backbone.
 
     Raises UserError for a module that does not exist, that no forward pass calls, or whose output cannot
@@ -43,10 +44,11 @@ class Layers(nn.Module):
         size_px: int,
         prefix_tokens: int,
         channels_last: bool,
+        norm: str | None = None,
         added: Iterable[nn.Parameter] = (),
     ):
         super().__init__()
-        self.config = config
+        self.config, self.norm = config, norm
         self.prefix_tokens, self.channels_last = prefix_tokens, channels_last
         known = dict(tower.named_modules())
         for name in config.of:
@@ -70,6 +72,9 @@ class Layers(nn.Module):
             raise UserError(
                 f"model.layers.of: a forward pass never calls {silent[0]}; name another"
             )
+        if self.norm:
+            norm = tower.get_submodule(self.norm)
+            heard = {name: norm(output) for name, output in heard.items()}
         return torch.cat([self.pooled(name, heard[name]) for name in self.config.of], dim=1)
 
     def pooled(self, name: str, output: Tensor) -> Tensor:

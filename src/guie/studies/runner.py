@@ -351,6 +351,7 @@ class Workshop:
             return ["--embeddings", str(emb)]
         words += ["--layers", *how.layers] if how.layers else []
         words += ["--pool", how.pool] if how.pool is not None else []
+        words += ["--norm", how.norm] if how.norm is not None else []
         of_library: list[Any] = []
         for key, value in (("size-px", how.size_px), ("fit", how.fit)):
             of_library += [f"--{key}", value] if value is not None else []

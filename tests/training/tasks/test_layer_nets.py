@@ -8,12 +8,14 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, Classes
+from guie.losses.in_batch import BatchAllTriplet
 from guie.training.stage import set_model
 from guie.training.step import train_mode
 from guie.training.tasks import build_task
@@ -108,3 +110,43 @@ def test_a_net_computes_what_its_authors_does(name: str) -> None:
     task.eval()
     scored = nn.functional.normalize(net.eval().scored(images), dim=1)
     torch.testing.assert_close(task.embedder(images), scored)
+
+
+def backward_of_theirs(features: np.ndarray) -> np.ndarray:
+    """The gradient that nams.py:386-422 returns, written by hand there: softplus' slope, without the two."""
+    grad, count = np.zeros_like(features), 0
+    for a, p, n in product(range(len(LABELS)), repeat=3):
+        if a != p and LABELS[a] == LABELS[p] != LABELS[n]:
+            near, far = (((features[a] - features[one]) ** 2).sum() for one in (p, n))
+            slope = 1 - 1 / (1 + np.exp(near - far))
+            for sign, one in ((1, p), (-1, n)):
+                grad[a] += sign * slope * (features[a] - features[one])
+                grad[one] += sign * slope * (features[one] - features[a])
+            count += 1
+    return grad / count
+
+
+def test_its_backward_pass_is_half_the_gradient() -> None:
+    """So one step of SGD at half the rate and twice the decay, of its weights, is a step of theirs."""
+    features = torch.randn(len(LABELS), 4, dtype=torch.float64)
+    emb = nn.functional.normalize(features, dim=1).requires_grad_()
+    loss, _ = BatchAllTriplet(4.0)(emb, torch.tensor(LABELS))
+    loss.backward()
+    theirs = backward_of_theirs((4.0 * emb).detach().numpy())
+    # Ours sees squared distances by inner products, so its gradient differs along the embedding
+    ours = emb.grad / 4.0
+    unit = emb.detach()
+    across = ours - (ours * unit).sum(1, keepdim=True) * unit
+    theirs_across = torch.from_numpy(theirs)
+    theirs_across = theirs_across - (theirs_across * unit).sum(1, keepdim=True) * unit
+    torch.testing.assert_close(across, 2 * theirs_across)
+
+    steps = []
+    for gradient, rate, decay in ((theirs_across, 1e-2, 5e-4), (across, 5e-3, 1e-3)):
+        weight = nn.Parameter(unit.clone())
+        optimizer = torch.optim.SGD([weight], lr=rate, momentum=0.9, weight_decay=decay)
+        for _ in range(3):
+            weight.grad = gradient.clone()
+            optimizer.step()
+        steps.append(weight.detach())
+    torch.testing.assert_close(*steps)

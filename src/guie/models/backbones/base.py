@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,7 +21,7 @@ from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
 from guie.models.backbones.structure import VitStructure
 from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
-from guie.models.layers import Layers
+from guie.models.layers import Layers, Passthrough
 
 
 class HubSource(NamedTuple):
@@ -190,10 +190,27 @@ class Backbone(nn.Module):
     def take_layers(self, config: LayersConfig) -> None:
         """Return features of intermediate layers from now on. Raises UserError as `Layers`."""
         added = [p for part in (self.adapters, self.prompts) if part for p in part.parameters()]
+        norm = self._final_norm(config.of) if config.norm == "after" else None
         self.layers = Layers(
-            self.tower, config, self.size_px, self.prefix_tokens, self.channels_last, added
+            self.tower, config, self.size_px, self.prefix_tokens, self.channels_last, norm, added
         )
         self.dim = self.layers.dim
+
+    def _final_norm(self, layers: Sequence[str]) -> str:
+        """Return the name of the blocks' final norm. Raises UserError without one, or for no block."""
+        structure = self.structure()
+        if structure is None or isinstance(structure.norm, nn.Identity | Passthrough):
+            raise UserError(
+                f"model.layers.norm: after: {type(self.tower).__name__} has no norm before its pooling, or"
+                " it was removed after other layers; set it to before"
+            )
+        names = {module: name for name, module in self.tower.named_modules()}
+        blocks = [names[block.module] for block in structure.blocks]
+        if others := [name for name in layers if name not in blocks]:
+            raise UserError(
+                f"model.layers.norm: after: {others[0]} is no block, such as {blocks[-1]}; set it to before"
+            )
+        return names[structure.norm]
 
     def set_image_size(self, size_px: int, stride_px: int | None = None) -> None:
         """Set the side of the square images, and the stride of their patches.

@@ -139,6 +139,7 @@ backbone.eval()
             patches=trunk.conv1,
             entry=trunk.ln_pre,
             prefix=1,
+            norm=trunk.ln_post,
             pooling="map" if trunk.attn_pool is not None else pooling,
             takes_tokens=trunk.transformer.batch_first,
             class_position_D=self.class_position_D,

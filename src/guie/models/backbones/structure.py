@@ -41,7 +41,8 @@ class VitStructure:
 
     Attributes: `patches`, the module that returns patch embeddings, as (B, P, D) or (B, D, rows,
     columns); `entry`, whose output is the first block's input; `prefix`, the number of tokens before the
-    patches; `pooling`, how tokens become features: `token` (class token), `avg` or `map` (attention);
+    patches; `norm`, of the last block's output, Identity if only pooled features are normalised;
+    `pooling`, how tokens become features: `token` (class token), `avg` or `map` (attention);
     `takes_tokens`, whether tokens can be inserted: positions are added before the blocks, and tensors
     are batch-first; `class_position_D` returns the class token's position embedding, None if it has none.
     """
@@ -51,6 +52,7 @@ class VitStructure:
     patches: nn.Module
     entry: nn.Module
     prefix: int
+    norm: nn.Module
     pooling: str
     takes_tokens: bool
     class_position_D: Callable[[], Tensor | None]

@@ -127,6 +127,7 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
             patches=trunk.patch_embed,
             entry=trunk.norm_pre,
             prefix=trunk.num_prefix_tokens,
+            norm=trunk.norm,
             pooling=trunk.global_pool if trunk.global_pool in ("token", "map") else "avg",
             takes_tokens=not isinstance(trunk, eva.Eva),  # its blocks rotate by position
             class_position_D=self.class_position_D,
