@@ -50,6 +50,22 @@ PUMAS_MULTI_SIMILARITY = {"miner": "distance_weighted"}
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_semi_hard_is_the_first_negative_farther_than_the_positive(spread: float) -> None:
+    """Feng et al., section 2. All negatives within the margin are another loss, a lower one."""
+    torch.manual_seed(0)
+    vectors, emb = batch(spread=spread)
+    wanted = twins.nearest_semi_hard(emb, LABELS, 0.3)
+    assert wanted > 1.1 * twins.semi_hard(emb, LABELS, 0.3)
+    for memory in (0, 64):  # with a memory, images are compared with themselves in it
+        loss = built(name="triplet", miner="semihard_nearest", margin_distance=0.3, memory=memory)
+        value, _ = loss(emb.float() if memory else emb, torch.tensor(LABELS))
+        if memory:
+            assert value.item() == pytest.approx(wanted.item(), rel=1e-4)
+        else:
+            twins.assert_equal(value, wanted, vectors)
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
 def test_pumas_triplet_loss_equals_the_twin(spread: float) -> None:
     torch.manual_seed(0)
     vectors, emb = batch(spread=spread)

@@ -159,9 +159,10 @@ class TripletConfig(_WithMemory):
     name: Literal["triplet"]
     margin_distance: Distance = 0.2  # the negative should be farther than the positive by this
     distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
-    # semihard: negatives farther than the positive, within the margin. batch_hard: of each anchor the
-    # farthest positive and the nearest negative (PUMA's baseline)
-    miner: Literal["semihard", "batch_hard"] = "semihard"
+    # semihard: all negatives farther than the positive, within the margin. semihard_nearest: of these the
+    # nearest (Feng et al., arXiv 2003.03701, section 2). batch_hard: of each anchor the farthest positive
+    # and the nearest negative (PUMA's baseline)
+    miner: Literal["semihard", "semihard_nearest", "batch_hard"] = "semihard"
 
 
 class MarginLossConfig(_WithMemory):

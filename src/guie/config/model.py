@@ -256,6 +256,10 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
+    # Initial last Linear. torch: PyTorch's, of standard deviation (3 F) ** -0.5 at F features. lecun_normal:
+    # Flax's (UnED), F ** -0.5. xavier_uniform: Keras' (3rd place), sqrt(2 / (F + dim)); these two have
+    # bias 0
+    init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
     # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
     # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
     hidden: list[Width] = []
