@@ -6,6 +6,7 @@ import pytest
 import torch
 import twins
 from pydantic import TypeAdapter
+from pytorch_metric_learning import losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -118,6 +119,18 @@ PROXY_TWINS = {
         lambda e, y, w: twins.soft_triple(e, y, w, 3, 12.0, 0.05, 0.2),
     ),
 }
+
+
+def test_soft_triple_may_start_as_the_library_does() -> None:
+    """PUMA's losses.py:377 leaves it so: the length falls with the number of classes."""
+    config = {"name": "soft_triple", "init": "torch_uniform", "centers": 40}
+    own = [one for one in built(**config).parameters() if one.ndim == 2][0]
+    library = losses.SoftTripleLoss(CLASSES, DIM, centers_per_class=40).fc
+    assert own.shape == library.shape
+    bound = (CLASSES * 40) ** -0.5
+    for one in (own, library):
+        assert one.abs().max().item() == pytest.approx(bound, rel=0.02)
+        assert one.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("name", PROXY_TWINS)

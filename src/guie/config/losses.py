@@ -36,8 +36,9 @@ class RowLength(Config):
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
 # lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000. So do
-# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code.
-Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform"], RowLength]
+# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code; and
+# of torch_uniform, sqrt(D / (3 C)): `kaiming_uniform_(a=sqrt(5))`, pytorch-metric-learning's SoftTriple.
+Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform", "torch_uniform"], RowLength]
 
 
 class MarginSchedule(Config):

@@ -110,6 +110,12 @@ class VptConfig(Config):
 
     kind: Literal["shallow", "deep"]
     length: PositiveInt = 8  # tokens per prompt
+    # Position embedding of shallow prompts. class: the class token's, as in PUMA's code
+    position: Literal["none", "class"] = "none"
+
+    def faults(self) -> Iterator[Fault]:
+        if self.kind == "deep" and self.position != "none":
+            yield "position", "is for kind shallow, and this is deep; set it to none"
 
 
 PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
