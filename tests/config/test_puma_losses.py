@@ -20,9 +20,8 @@ PROXIES: dict[str, dict[str, Any]] = {
     "proxy_nca": {"init": "he_uniform", "temperature": 1.0},  # 134, 142-144: -D without a factor
     "soft_triple": {  # 377
         **{"scale": 20.0, "margin_cos": 0.01, "centers": 10, "center_temperature": 0.1},
-        # The library's start, kaiming_uniform_(a=sqrt(5)) on (128, 10 C)
-        "init": {"length": pytest.approx((128 / (3 * 10 * 15_952)) ** 0.5, abs=1e-4)}
-        | {"draw": "uniform"},
+        # losses/test_in_batch_losses.py holds the library's start, kaiming_uniform_(a=sqrt(5)) on (128, 10 C)
+        "init": "torch_uniform",
     },
 }
 PAIRS: dict[str, dict[str, Any]] = {

@@ -193,6 +193,7 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
     added = {"adapters": model.adapters, "prompts": model.prompts, "layers": model.layers}
     added |= {"head.hidden": head and head.hidden, "backbone.reset": model.backbone.reset}
     added["head.activation"] = head and head.hidden
+    added["head.init"] = head and head.init != "torch"
     wanted |= {f"model.{key}" for key, value in added.items() if value}
     for number, stage in enumerate(config.stages):
         wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}
@@ -223,7 +224,7 @@ def keys_of(stage: StageConfig) -> list[str]:
         keys.append("decay_vectors")
     sometimes = ("warmup_start", "warmup_every", "sam_rho", "size_px", "clip_grad_norm")
     sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views")
-    sometimes += ("ema_decay", "batch_norm")
+    sometimes += ("ema_decay", "batch_norm", "optimizer_state")
     default = StageConfig(epochs=1, lr=stage.lr)
     keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]
     return keys + [f"augment.{key}" for key in keys_of_views(stage.augment)]

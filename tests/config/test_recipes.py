@@ -163,7 +163,9 @@ def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
     assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
         **{"norm": "l2", "norm_eps": 1e-5, "dim": 64, "bias": True, "image_shape": False},
         **{"hidden": [], "activation": "relu", "parts": 1, "reduced_dim": None},
+        "init": "lecun_normal",
     }
+    assert (classes.optimizer_state, full.optimizer_state) == ("reset", "carry")
     loss = config.task.loss
     separate = "_usc" in recipe.stem
     assert (loss.name, loss.scale) == ("softmax", 16.0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import twins
 from pydantic import TypeAdapter
+from pytorch_metric_learning import losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -48,6 +49,22 @@ TWINS = {
 PUMAS_TRIPLET = {"margin_distance": 0.05, "distance": "cosine", "miner": "batch_hard"}
 PUMAS_MARGIN = {"miner": "multi_similarity"}
 PUMAS_MULTI_SIMILARITY = {"miner": "distance_weighted"}
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_semi_hard_is_the_first_negative_farther_than_the_positive(spread: float) -> None:
+    """Feng et al., section 2. All negatives within the margin are another loss, a lower one."""
+    torch.manual_seed(0)
+    vectors, emb = batch(spread=spread)
+    wanted = twins.nearest_semi_hard(emb, LABELS, 0.3)
+    assert wanted > 1.1 * twins.semi_hard(emb, LABELS, 0.3)
+    for memory in (0, 64):  # with a memory, images are compared with themselves in it
+        loss = built(name="triplet", miner="semihard_nearest", margin_distance=0.3, memory=memory)
+        value, _ = loss(emb.float() if memory else emb, torch.tensor(LABELS))
+        if memory:
+            assert value.item() == pytest.approx(wanted.item(), rel=1e-4)
+        else:
+            twins.assert_equal(value, wanted, vectors)
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0])
@@ -103,6 +120,18 @@ PROXY_TWINS = {
         lambda e, y, w: twins.soft_triple(e, y, w, 3, 12.0, 0.05, 0.2),
     ),
 }
+
+
+def test_soft_triple_may_start_as_the_library_does() -> None:
+    """PUMA's losses.py:377 leaves it so: the length falls with the number of classes."""
+    config = {"name": "soft_triple", "init": "torch_uniform", "centers": 40}
+    own = [one for one in built(**config).parameters() if one.ndim == 2][0]
+    library = losses.SoftTripleLoss(CLASSES, DIM, centers_per_class=40).fc
+    assert own.shape == library.shape
+    bound = (CLASSES * 40) ** -0.5
+    for one in (own, library):
+        assert one.abs().max().item() == pytest.approx(bound, rel=0.02)
+        assert one.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
 @pytest.mark.parametrize("name", PROXY_TWINS)

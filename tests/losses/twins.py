@@ -150,6 +150,18 @@ def semi_hard(emb: Tensor, labels: list[int], margin: float) -> Tensor:
     return mean(losses)
 
 
+def nearest_semi_hard(emb: Tensor, labels: list[int], margin: float) -> Tensor:
+    """Hinge on each positive pair's first negative farther than the positive; mean where not 0."""
+    losses = []
+    for a, p in {(a, p) for a, p, _ in triplets(labels)}:
+        own = distance(emb[a], emb[p])
+        rivals = [distance(emb[a], emb[n]) for n in range(len(labels)) if labels[n] != labels[a]]
+        farther = sorted(d for d in rivals if d > own)
+        if farther and farther[0] - own < margin:
+            losses.append(margin - (farther[0] - own))
+    return mean(losses)
+
+
 def batch_hard(emb: Tensor, labels: list[int], margin: float) -> Tensor:
     """Hinge on each image's least similar positive and most similar negative, by cosine; mean where not 0."""
     losses = []

@@ -199,3 +199,26 @@ def test_after_l2_unrelated_inputs_begin_apart(branches: dict | None) -> None:
     emb_BD = torch.nn.functional.normalize(head(feat_BF), dim=-1)
     cosines = (emb_BD @ emb_BD.T)[~torch.eye(200, dtype=bool)]
     assert cosines.mean().abs() < 0.02
+
+
+@pytest.mark.parametrize("branches", [None, *BRANCHES])
+@pytest.mark.parametrize(
+    ("init", "std", "furthest"),
+    [
+        # UnED's vit_with_embedding.py, nn.Dense: Flax's lecun_normal is cut off at two deviations before
+        # it is scaled to F ** -0.5
+        ("lecun_normal", 1280**-0.5, 2 / 0.87962566 * 1280**-0.5),
+        # The 3rd place's stage1.ipynb, twenty times Dense(64): Keras' glorot_uniform
+        ("xavier_uniform", (2 / (1280 + 64)) ** 0.5, (6 / (1280 + 64)) ** 0.5),
+        ("torch", (3 * 1280) ** -0.5, 1280**-0.5),
+    ],
+)
+def test_a_head_starts_by_its_authors_rule(
+    init: str, std: float, furthest: float, branches: dict | None
+) -> None:
+    """PyTorch's start is 1.73 times smaller than UnED's, and 2.40 times smaller than the 3rd place's."""
+    torch.manual_seed(0)
+    linear = Head(HeadConfig(norm="none", init=init, branches=branches), 1280).linear
+    assert linear.weight.std().item() == pytest.approx(std, rel=0.01)
+    assert linear.weight.abs().max().item() == pytest.approx(furthest, rel=0.01)
+    assert bool(linear.bias.any()) == (init == "torch")

@@ -272,6 +272,23 @@ def test_shallow_prompts_start_within_jias_bound() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family", [CLIP, VIT])
+def test_shallow_prompts_may_have_the_class_tokens_position(family: str) -> None:
+    """PUMA's models/vision_transformer.py:645-647, 845: positions are added behind the prompts."""
+    for position in ("none", "class"):
+        backbone, plain = adapted(family, prompts={**SHALLOW, "position": position})
+        stirred(backbone).eval()
+        tower, is_clip = plain.eval().tower, family == CLIP
+        first = (backbone.tower.transformer.resblocks if is_clip else backbone.tower.blocks)[0]
+        added = tower.positional_embedding[0] if is_clip else tower.pos_embed[0, 0]
+        wanted = backbone.prompts.prompt_GLD[0] + (added if position == "class" else 0)
+        assert added.any()
+        torch.testing.assert_close(
+            tokens_before(backbone, first)[:, 1:4], wanted.expand(3, -1, -1), atol=1e-6, rtol=0
+        )
+
+
+@torch.no_grad()
 def test_deep_prompts_take_the_place_of_the_block_befores() -> None:
     backbone = stirred(adapted(VIT, prompts=DEEP)[0]).eval()
     prompt_GLD = backbone.prompts.prompt_GLD

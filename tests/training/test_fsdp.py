@@ -28,7 +28,14 @@ from guie.training import sharding
 from guie.training.checkpoint import Checkpoints
 from guie.training.optim import MovingAverage
 from guie.training.run_folder import read_metrics
-from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
+from guie.training.sharding import (
+    Shards,
+    continue_optimizer,
+    gathered,
+    load_optimizer,
+    optimizer_state,
+    refuse_unshardable,
+)
 from guie.training.stage import set_model
 from guie.training.step import gradients
 from guie.training.tasks import build_task
@@ -205,9 +212,14 @@ def _shards_of_two(rank: int, folder: str) -> None:
     load_optimizer(optimizer, torch.load(f"{folder}/optimizer.pt", weights_only=True))
     moments = [values["exp_avg"] for values in optimizer.state.values()]
     assert all(isinstance(moment, DTensor) for moment in moments)
-    again = gathered(accelerator, optimizer.state_dict())
-    if rank == 0:
-        torch.testing.assert_close(again["state"], state["state"], rtol=0, atol=0)
+    by_name = optimizer_state(optimizer, model)
+    assert by_name["classes.weight"]["exp_avg"].shape == (7, 4)  # whole, in both processes
+    following = torch.optim.AdamW(model.parameters(), lr=0.1)
+    continue_optimizer(following, model, by_name)
+    for one in (optimizer, following):
+        again = gathered(accelerator, one.state_dict())
+        if rank == 0:
+            torch.testing.assert_close(again["state"], state["state"], rtol=0, atol=0)
     accelerator.wait_for_everyone()
     torch.distributed.destroy_process_group()
 

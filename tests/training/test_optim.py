@@ -23,7 +23,7 @@ from guie.training.optim import (
     refuse_unknown_blocks,
     set_learning_rates,
 )
-from guie.training.sharding import load_optimizer
+from guie.training.sharding import continue_optimizer, load_optimizer, optimizer_state
 from tiny_runs import Parts
 
 
@@ -255,6 +255,51 @@ def one_weight(**settings) -> list[float]:
 )
 def test_optimisers_step_as_they_are_defined(settings: dict, expected: list[float]) -> None:
     assert one_weight(**settings) == pytest.approx(expected, rel=1e-3)
+
+
+def adamw_slowly(value: float, grads: list[float], rates: list[float]) -> float:
+    """One AdamW over all steps, without decay, as optax has it; its averages know no stages."""
+    mean = square = 0.0
+    for step, (grad, rate) in enumerate(zip(grads, rates, strict=True), 1):
+        mean, square = 0.9 * mean + 0.1 * grad, 0.999 * square + 0.001 * grad**2
+        value -= rate * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)) ** 0.5 + 1e-8)
+    return value
+
+
+def test_adam_runs_on_over_a_change_of_stage() -> None:
+    """UnED's optimizer_utils.py: one optimizer; after the frozen epochs the rates alone change.
+
+    What was frozen starts without averages. At a rate of 1e-30 it stays, and its averages run.
+    """
+    grads = [3.0, -1.0, 0.5, 2.0, -4.0]
+    for frozen in (0.0, 1e-30):
+        model = Parts({"head": nn.Linear(1, 1, bias=False), "classes": nn.Linear(1, 1, bias=False)})
+        model.double().requires_grad_(True)
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)
+        stages = [
+            {"epochs": 3, "lr": {"head": frozen, "classes": 0.1}},
+            {"epochs": 2, "lr": {"head": 0.01, "classes": 0.2}},
+        ]
+        state, done = {}, 0
+        for values in stages:
+            stage = StageConfig(weight_decay=0.0, schedule="constant", **values)
+            freeze(model, stage.lr)
+            optimizer = build_optimizer(model, stage)
+            continue_optimizer(optimizer, model, state)
+            for step in range(int(stage.epochs)):
+                set_learning_rates(optimizer, stage, step, int(stage.epochs))
+                for parameter in model.parameters():
+                    new = torch.full((1, 1), grads[done], dtype=torch.float64)
+                    parameter.grad = new if parameter.requires_grad else None
+                optimizer.step()
+                done += 1
+            state = optimizer_state(optimizer, model)
+        whole = adamw_slowly(1.0, grads, [0.1] * 3 + [0.2] * 2)
+        assert model["classes"].weight.item() == pytest.approx(whole, rel=1e-9)
+        late = adamw_slowly(1.0, grads, [0.0] * 3 + [0.01] * 2)
+        late = late if frozen else adamw_slowly(1.0, grads[3:], [0.01] * 2)
+        assert model["head"].weight.item() == pytest.approx(late, rel=1e-9)
 
 
 def test_a_stage_that_trains_nothing_is_refused() -> None:

@@ -136,6 +136,34 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", {"name": "sgd", "momentum": 0.9}])
+def test_one_optimizer_over_two_stages(
+    optimizer: str | dict, written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at the first step of the second stage, and within it."""
+    first = {
+        "domains": FEW,
+        "epochs": 1,
+        "optimizer": optimizer,
+        "lr": {"head": 1e-2, "classes": 1e-2},
+    }
+    second = {**first, "name": "full", "optimizer_state": "carry", "lr": {**RATES, "head": 1e-3}}
+    config = written([first, second])
+    whole = train.main(["--config", str(config)])
+    lines = [line for line in read_metrics(whole / "metrics.jsonl") if "loss" in line]
+    steps = sum(line["stage"] == lines[0]["stage"] for line in lines)
+    if optimizer == "adamw":
+        saved = load_checkpoint(Checkpoints(whole, keep=2).paths()[-1])["optimizer"]["state"]
+        assert {int(state["step"]) for state in saved.values()} == {len(lines), len(lines) - steps}
+    assert_same_bits(stopped_and_resumed(config, [steps, 1], monkeypatch), whole)
+    reset = train.main(
+        ["--config", str(written([first, {**second, "optimizer_state": "reset"}], name="reset"))]
+    )
+    weights = [load_file(run / "last.safetensors")["head.linear.weight"] for run in (whole, reset)]
+    assert not torch.equal(*weights)
+
+
+@pytest.mark.slow
 def test_which_weights_follow_an_average(written) -> None:
     still = {"head": 1e-30, "classes": 0.0}  # weights stay where the stage began
     first = {"domains": FEW, "lr": RATES, "ema_decay": 0.9}

@@ -36,8 +36,9 @@ class RowLength(Config):
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
 # lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000. So do
-# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code.
-Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform"], RowLength]
+# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code; and
+# of torch_uniform, sqrt(D / (3 C)): `kaiming_uniform_(a=sqrt(5))`, pytorch-metric-learning's SoftTriple.
+Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform", "torch_uniform"], RowLength]
 
 
 class MarginSchedule(Config):
@@ -172,9 +173,10 @@ class TripletConfig(_WithMemory):
     name: Literal["triplet"]
     margin_distance: Distance = 0.2  # the negative should be farther than the positive by this
     distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
-    # semihard: negatives farther than the positive, within the margin. batch_hard: of each anchor the
-    # farthest positive and the nearest negative (PUMA's baseline)
-    miner: Literal["semihard", "batch_hard"] = "semihard"
+    # semihard: all negatives farther than the positive, within the margin. semihard_nearest: of these the
+    # nearest (Feng et al., arXiv 2003.03701, section 2). batch_hard: of each anchor the farthest positive
+    # and the nearest negative (PUMA's baseline)
+    miner: Literal["semihard", "semihard_nearest", "batch_hard"] = "semihard"
 
 
 class MarginLossConfig(_WithMemory):

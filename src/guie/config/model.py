@@ -114,6 +114,12 @@ class VptConfig(Config):
 
     kind: Literal["shallow", "deep"]
     length: PositiveInt = 8  # tokens per prompt
+    # Position embedding of shallow prompts. class: the class token's, as in PUMA's code
+    position: Literal["none", "class"] = "none"
+
+    def faults(self) -> Iterator[Fault]:
+        if self.kind == "deep" and self.position != "none":
+            yield "position", "is for kind shallow, and this is deep; set it to none"
 
 
 PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
@@ -260,6 +266,10 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
+    # Initial last Linear. torch: PyTorch's, of standard deviation (3 F) ** -0.5 at F features. lecun_normal:
+    # Flax's (UnED), F ** -0.5. xavier_uniform: Keras' (3rd place), sqrt(2 / (F + dim)); these two have
+    # bias 0
+    init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
     # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
     # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
     hidden: list[Width] = []

@@ -118,6 +118,9 @@ class StageConfig(Config):
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
+    # carry: parameters that trained in the stage before keep their moments and step counts, as with one
+    # optimizer for both stages. Others start without
+    optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
     warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
     warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01

@@ -205,6 +205,11 @@ class RunConfig(Config):
         for number, stage in enumerate(self.stages):
             for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
+            if stage.optimizer_state == "carry":
+                alike = [(s.optimizer, self.image_size(s)) for s in self.stages[:number][-1:]]
+                if [(stage.optimizer, self.image_size(stage))] != alike or stage.classes == "reset":
+                    needs = "carry needs the optimizer, image size and classes of a stage before"
+                    yield f"stages.{number}.optimizer_state", f"{needs}; set it to reset"
         rated = {part for stage in self.stages for part in stage.lr.by_part()}
         for part in self.task.parts(self.model):
             # A head may be given, as that of a reduced model; the other two have rules of their own

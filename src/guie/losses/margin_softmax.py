@@ -40,14 +40,15 @@ def drawn(
         dim: D.
         start: root mean square length of the rows, or a rule that lowers it with their number:
             Xavier's, sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16); he_uniform,
-            sqrt(2 D / C) (He et al., ICCV 2015, eq. 14, on the rows).
+            sqrt(2 D / C) (He et al., ICCV 2015, eq. 14, on the rows); torch_uniform, sqrt(D / (3 C)).
         generator: None: torch's global one.
         of: number of rows of the whole matrix, for these rules; 0: `rows`.
     """
     if isinstance(start, RowLength):
         deviation, normal = start.length / math.sqrt(dim), start.draw == "normal"
-    elif start == "he_uniform":
-        deviation, normal = math.sqrt(2 / (of or rows)), False
+    elif start in ("he_uniform", "torch_uniform"):
+        squared = 2 if start == "he_uniform" else 1 / 3  # gain
+        deviation, normal = math.sqrt(squared / (of or rows)), False
     else:
         deviation, normal = math.sqrt(2 / ((of or rows) + dim)), start == "xavier_normal"
     values_CD = torch.empty(rows, dim)

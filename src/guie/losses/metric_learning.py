@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from pytorch_metric_learning import distances, losses, miners
+from pytorch_metric_learning.utils.loss_and_miner_utils import get_all_pairs_indices
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
@@ -31,6 +33,25 @@ from guie.losses.margin_softmax import drawn
 Built = tuple[nn.Module, nn.Module | None]  # loss and miner
 
 
+class NearestSemihardMiner(miners.BaseMiner):
+    """Mine for each positive pair the nearest negative that is farther than the positive, if any.
+
+    The loss leaves out the triplets beyond its margin.
+    """
+
+    def mine(
+        self, emb_BD: Tensor, label_B: Tensor, ref_RD: Tensor, ref_label_R: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return anchors, positives and negatives of T triplets, as rows of `emb_BD` and `ref_RD`."""
+        anchor_P, positive_P, _, _ = get_all_pairs_indices(label_B, ref_label_R)
+        far_BR = self.distance(emb_BD, ref_RD)
+        far_PR, same_PR = far_BR[anchor_P], label_B[anchor_P, None] == ref_label_R
+        nearer_PR = far_PR <= far_BR[anchor_P, positive_P, None]
+        nearest_P, negative_P = far_PR.masked_fill(same_PR | nearer_PR, torch.inf).min(dim=1)
+        found_P = nearest_P.isfinite()
+        return anchor_P[found_P], positive_P[found_P], negative_P[found_P]
+
+
 def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
     """Schroff et al., FaceNet, CVPR 2015; here distances are not squared.
 
@@ -42,6 +63,8 @@ def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
     loss = losses.TripletMarginLoss(margin, distance=distance)
     if config.miner == "batch_hard":  # unit vectors have one order by either distance
         return loss, miners.BatchHardMiner()
+    if config.miner == "semihard_nearest":
+        return loss, NearestSemihardMiner(distance=distances.LpDistance())
     return loss, miners.TripletMarginMiner(margin, "semihard", distance=distance)
 
 

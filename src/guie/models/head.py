@@ -86,6 +86,7 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         self.running_var.lerp_(unbiased_F.float(), self.momentum)
 
 
+CUT_STD = 0.87962566  # standard deviation of a standard normal that is cut off at -2 and 2
 SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
 
 
@@ -176,7 +177,14 @@ class Head(nn.Module):
             kinds = {"shared": SharedLinear, "separate": SeparateLinears}
             kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
             self.linear = kind(inputs, config.dim, config.bias, dropouts)
-        if config.norm == "l2" and config.bias and not config.hidden:
+        for weight_DF in self.linear.weight.data.split(config.dim):
+            if config.init == "lecun_normal":
+                width = inputs**-0.5 / CUT_STD
+                nn.init.trunc_normal_(weight_DF, std=width, a=-2 * width, b=2 * width)
+            elif config.init == "xavier_uniform":
+                nn.init.xavier_uniform_(weight_DF)
+        after_l2 = config.norm == "l2" and not config.hidden
+        if config.bias and (after_l2 or config.init != "torch"):
             # PyTorch's default bias is as long as the output for features of length 1, so embeddings of
             # unrelated images would start at a cosine of 0.5. UnED's bias starts at 0.
             nn.init.zeros_(self.linear.bias)

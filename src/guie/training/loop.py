@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -135,13 +136,14 @@ def train(run: Run) -> None:
                 f"batch_size {stage_config.batch_size}: must be divisible by the"
                 f" {accelerator.num_processes} processes"
             )
+    moments: dict[str, dict[str, Any]] = {}
     with run.checkpoints:
         while run.state.stage < len(config.stages):
-            stage = Stage(run, task, saved)
-            saved = None
+            stage = Stage(run, task, saved, moments)
+            saved, moments = None, {}
             train_stage(run, stage)
             stage.note_early_end()
-            parameters = stage.parameters
+            parameters, moments = stage.parameters, stage.moments()
             task, scored = stage.release()
             del stage  # the next stage has its own optimiser
             run.state.next_stage()

@@ -140,6 +140,23 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict({**state, "state": parts, "param_groups": groups})
 
 
+def optimizer_state(optimizer: Optimizer, task: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the unsharded state of each parameter by its name; all processes call it."""
+    states = ((name, optimizer.state.get(p)) for name, p in task.named_parameters())
+    state = {name: values for name, values in states if values}
+    return map_tensors(lambda tensor: _full(tensor, tensor.device), state)
+
+
+def continue_optimizer(
+    optimizer: Optimizer, task: nn.Module, state: dict[str, dict[str, Any]]
+) -> None:
+    """Load what `optimizer_state` returned for a task with these parameters; rates and decays stay."""
+    names = {parameter: name for name, parameter in task.named_parameters()}
+    owners = [names[p] for group in optimizer.param_groups for p in group["params"]]
+    known = {number: state[name] for number, name in enumerate(owners) if name in state}
+    load_optimizer(optimizer, {**optimizer.state_dict(), "state": known})
+
+
 @torch.no_grad()
 def _full(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to(device)

@@ -47,7 +47,13 @@ from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
 from guie.training.run import Run
-from guie.training.sharding import Shards, gathered, load_optimizer
+from guie.training.sharding import (
+    Shards,
+    continue_optimizer,
+    gathered,
+    load_optimizer,
+    optimizer_state,
+)
 from guie.training.tasks.base import Task
 from guie.training.tasks.distillation import DistillationTask
 
@@ -64,6 +70,7 @@ class Stage:
     Args:
         task: unsharded, from the previous stage.
         saved: a checkpoint within this stage, to resume from.
+        moments: what the stage before returned, as `Stage.moments`.
 
     Raises UserError if nothing is left to train, no batch can be formed, and as `frozen_data`.
     """
@@ -72,7 +79,9 @@ class Stage:
     model: nn.Module
     optimizer: Optimizer
 
-    def __init__(self, run: Run, task: Task, saved: dict[str, Any] | None = None):
+    def __init__(
+        self, run: Run, task: Task, saved: dict[str, Any] | None, moments: dict[str, dict[str, Any]]
+    ):
         accelerator, config, number = run.accelerator, run.config, run.state.stage
         stage = config.stages[number]
         self.run, self.config, self.task = run, stage, task
@@ -107,6 +116,8 @@ class Stage:
             load_optimizer(self.optimizer, saved["optimizer"])
             if accelerator.scaler:
                 accelerator.scaler.load_state_dict(saved["scaler"])
+        elif moments:
+            continue_optimizer(self.optimizer, self.task, moments)
 
     def _open_batches(self, draws: dict[str, Any]) -> None:
         """Open the stage's batches, from the current step on; each is a function of the step.
@@ -267,6 +278,13 @@ class Stage:
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""
         return self.shards.whole(self.ema.module if self.ema else self.task)
+
+    def moments(self) -> dict[str, dict[str, Any]]:
+        """Return the optimiser's state by parameter if the next stage continues it; all processes call it."""
+        following = self.run.config.stages[self.run.state.stage + 1 :]
+        if not following or following[0].optimizer_state == "reset":
+            return {}
+        return optimizer_state(self.optimizer, self.task)
 
     def release(self) -> tuple[Task, Task]:
         """Return two unsharded tasks: one for the next stage to continue from, and the scored one."""

@@ -60,6 +60,7 @@ class Vpt(Prompts):
 
     def __init__(self, structure: VitStructure, config: VptConfig):
         super().__init__(structure, config.length)
+        self.position_D = structure.class_position_D if config.position == "class" else None
         layers = len(structure.blocks) if config.kind == "deep" else 1
         self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, structure.width))
         patches: Any = structure.patches
@@ -72,7 +73,9 @@ class Vpt(Prompts):
             block.module.register_forward_pre_hook(layer.put_in)
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
-        return self.prompt_GLD[:1].expand(len(like_BND), -1, -1)
+        position_D = self.position_D() if self.position_D else None
+        prompt_LD = self.prompt_GLD[0] if position_D is None else self.prompt_GLD[0] + position_D
+        return prompt_LD.expand(len(like_BND), -1, -1)
 
 
 class Deeper:
