@@ -86,8 +86,14 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         self.running_var.lerp_(unbiased_F.float(), self.momentum)
 
 
-CUT_STD = 0.87962566  # standard deviation of a standard normal that is cut off at -2 and 2
 SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
+
+
+def lecun_normal_(weight_DF: Tensor) -> None:
+    """Fill a Linear's weights as Flax starts a Dense: of variance 1 / F, cut off at two deviations."""
+    cut = 0.87962566  # deviation of a standard normal that is cut off at -2 and 2
+    std = weight_DF.shape[1] ** -0.5 / cut
+    nn.init.trunc_normal_(weight_DF, std=std, a=-2 * std, b=2 * std)
 
 
 class L2Norm(nn.Module):
@@ -179,8 +185,7 @@ class Head(nn.Module):
             self.linear = kind(inputs, config.dim, config.bias, dropouts)
         for weight_DF in self.linear.weight.data.split(config.dim):
             if config.init == "lecun_normal":
-                width = inputs**-0.5 / CUT_STD
-                nn.init.trunc_normal_(weight_DF, std=width, a=-2 * width, b=2 * width)
+                lecun_normal_(weight_DF)
             elif config.init == "xavier_uniform":
                 nn.init.xavier_uniform_(weight_DF)
         after_l2 = config.norm == "l2" and not config.hidden

@@ -22,10 +22,8 @@ from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import build_embedder
-from guie.models.head import L2Norm
+from guie.models.head import L2Norm, lecun_normal_
 from guie.training.tasks.base import Output, Task
-
-OF_TRUNCATED = 0.87962566  # deviation of a standard normal between -2 and 2
 
 
 class OnlineTeacher(nn.Module):
@@ -37,9 +35,8 @@ class OnlineTeacher(nn.Module):
         super().__init__()
         self.head = nn.Linear(features, config.teacher_dim)
         self.norm = L2Norm() if config.teacher_norm == "l2" else nn.Identity()
-        if config.teacher_norm == "l2":  # as flax starts a Dense, in UDON's code
-            std = features**-0.5 / OF_TRUNCATED
-            nn.init.trunc_normal_(self.head.weight, std=std, a=-2 * std, b=2 * std)
+        if config.teacher_norm == "l2":  # as in UDON's code
+            lecun_normal_(self.head.weight)
             nn.init.zeros_(self.head.bias)
         sizes = [classes.sizes[number] for number in class_ids]
         domains = [classes.domains[number] for number in class_ids]
