@@ -49,6 +49,8 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
         teacher["model"] = str(tiny_run(folder / f"teacher_{number}"))
     if values["task"].get("metaclasses"):  # the mix has three classes or so
         values["task"]["metaclasses"]["count"] = 2
+    if values["task"].get("loss", {}).get("weights") == "identity":
+        values["model"]["head"]["dim"] = 2
     margin = values["task"].get("loss", {}).get("margin_rad")
     if isinstance(margin, dict) and "rise_per_epoch" in margin:
         margin["rise_per_epoch"] /= factor
