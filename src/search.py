@@ -174,7 +174,7 @@ def index(args: argparse.Namespace) -> None:
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     before = facts_of_existing(args.out)
-    asked = args.precision or ((before.precision or "no") if before else None)
+    asked = args.precision or (before.precision if before else None)
     precision = embedding_precision(args.model, asked)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
     with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.nn import functional
 
 import export
@@ -134,21 +133,6 @@ def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     kin = [tiny_run(tmp_path / name, start=1, moved=1e-3) for name in ("x", "y")]
     composition(tmp_path / "kin", kin, join="average")
     assert "warning" not in capsys.readouterr().err
-
-
-def test_a_folder_of_ensemble_py_still_opens(runs: list[Path], tmp_path: Path) -> None:
-    """Which had members and reduced_dim alone, in a file of its own name."""
-    first = {"name": "first", "dim": 8}
-    out = main(runs, tmp_path / "all", reduce=first)
-    expected = open_model(out).scored(pictures()[0])
-    new = out / "composition.yaml"
-    config = yaml.safe_load(new.read_text())
-    old = {key: config[key] for key in ("members", "reduced_dim")}
-    (out / "ensemble.yaml").write_text(yaml.safe_dump(old))
-    new.unlink()
-    assert torch.equal(open_model(out).scored(pictures()[0]), expected)
-    with pytest.raises(UserError, match="already holds a model"):
-        main(runs, out)
 
 
 @pytest.mark.slow

@@ -25,9 +25,8 @@ from guie.evaluation.feature_cache import FeatureCache, fill
 from guie.evaluation.opened import embedding_precision
 from guie.models.loading import trained_precision
 from guie.training.process_guard import Cause, Stopped
-from tiny_runs import tiny_run
+from tiny_runs import tiny_config, tiny_run
 
-OLD_FILES = Path(__file__).parents[1] / "old_files"
 IMAGES = TensorDataset(torch.arange(80.0).reshape(40, 2))
 
 
@@ -164,10 +163,12 @@ def test_a_run_is_embedded_on_a_gpu_as_it_was_trained(
 def test_an_ensemble_is_embedded_as_all_its_members_were_trained(
     precisions: list[str], expected: str, tmp_path: Path
 ) -> None:
-    written = yaml.safe_load((OLD_FILES / "both/composition.yaml").read_text())
-    for member, precision in zip(written["members"], precisions, strict=True):
-        member["run"]["precision"] = precision
-    (tmp_path / "composition.yaml").write_text(yaml.safe_dump(written))
+    run = tiny_config(tmp_path / "run").model_dump()
+    members = [
+        {"source": "run", "model": run["model"], "run": run | {"precision": precision}}
+        for precision in precisions
+    ]
+    (tmp_path / "composition.yaml").write_text(yaml.safe_dump({"members": members}))
     assert trained_precision(tmp_path) == expected
 
 

@@ -72,14 +72,6 @@ def test_a_saved_run_loads_at_its_last_size_and_stride(
     assert torch.equal(loaded.embedder(images), embedder(images))
 
 
-@pytest.mark.parametrize(("size", "stride_px"), [("64", None), ("64/4", 4)])
-def test_a_file_of_before_is_read(size: str, stride_px: int | None, tmp_path: Path) -> None:
-    save_run(tmp_path, model_config(TINY_CLIP, 64), 64, stride_px)
-    file = tmp_path / "model.safetensors"
-    save_file(load_file(file), file, metadata={"size_px": size})
-    assert open_model(tmp_path).embedder.backbone.stride_px == stride_px
-
-
 def test_metadata_are_read_as_they_were_written() -> None:
     for size, frozen in ((ImageSize(64), None), (ImageSize(62, 6), "frozen-01.safetensors")):
         metadata = WeightsMetadata(size, frozen)

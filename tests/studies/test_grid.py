@@ -113,18 +113,6 @@ OTHERS = [
 ]
 
 
-def test_runs_from_before_decay_embeddings_are_known_by_its_old_default(tmp_path: Path) -> None:
-    def training(**keys: bool) -> Any:
-        row = {f"train.{key}": value for key, value in keys.items()}
-        return plan(tmp_path, rows={"plain": row}).jobs["plain", 0, None].training["stages"]
-
-    assert {stage["decay_embeddings"] for stage in training()} == {False}
-    assert not any("decay_embeddings" in stage for stage in training(decay_embeddings=True))
-    everything = training(decay_vectors=True)
-    assert everything == training(decay_vectors=True, decay_embeddings=True)
-    assert not any("decay_embeddings" in stage for stage in everything)
-
-
 def test_identity_is_what_a_run_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def identity(run: dict[str, Any], **more: Any) -> str:
         study = plan(tmp_path, run={"base": "base.yaml", **run}, rows={"plain": {}}, **more)

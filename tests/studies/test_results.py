@@ -79,15 +79,6 @@ def test_results_of_other_code_or_data_do_not_count(
     assert counts(study, results, True) == (0, 0, 4, 0)
 
 
-def test_records_without_a_version_are_of_the_first(tmp_path: Path) -> None:
-    study = plan(tmp_path)
-    filled(study)
-    path = results_path(study.path)
-    path.write_text(path.read_text().replace(', "version": 1', ""))
-    assert '"version"' not in path.read_text()
-    assert counts(study, read_results(path)) == (4, 0, 0, 0)
-
-
 def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) -> None:
     results = filled(plan(tmp_path, seeds=1))
     renamed = plan(tmp_path, seeds=1, rows={"plain": {"train.epochs": 5}, "old": {}})

@@ -25,7 +25,6 @@ from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
 from guie.config.training import RunConfig
 
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
-FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: old name, written until 2026-11
 
 Weight = Annotated[float, Field(ge=1e-6, le=1e6)]  # beyond, float32 loses a member
 Average = Literal["normalised", "raw"]

@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from guie.base.errors import UserError, why_unreadable
-from guie.config.old_keys import current
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
 
@@ -36,25 +35,10 @@ class SourcedValue:
     def of(cls, value: Any, source: str, place: Place = ()) -> SourcedValue:
         """Wrap a value of one source, and all of its items."""
         if isinstance(value, dict):
-            value = cls._of_mapping(value, source, place)
+            value = {key: cls.of(item, source, (*place, key)) for key, item in value.items()}
         elif isinstance(value, list):
             value = [cls.of(item, source, (*place, n)) for n, item in enumerate(value)]
         return cls(value, source, place)
-
-    @classmethod
-    def _of_mapping(cls, values: dict, source: str, place: Place) -> dict[Any, SourcedValue]:
-        """Wrap a mapping under current key names; errors still quote the names in the source."""
-        found: dict[Any, SourcedValue] = {}
-        for written_as, item in values.items():
-            key, item = current((*place, written_as), item, source)
-            new, old = cls.of(item, source, (*place, written_as)), found.get(key)
-            if old and old.value is not None and new.value is not None:
-                raise UserError(
-                    f"{new.description()}: means {key}, which {old.description()} sets too; drop one"
-                )
-            if not old or new.value is not None:
-                found[key] = new
-        return found
 
     def get(self, key: int | str) -> SourcedValue | None:
         """Return the item of a mapping or list, None if absent; pydantic reports some keys as strings."""
@@ -129,15 +113,12 @@ def override(values: SourcedValue, key: str, value: Any, source: str) -> None:
         if isinstance(node.value, list) and part not in range(len(node.value)):
             raise UserError(f"{source}: {str(part)!r} is not an index below {len(node.value)}")
         if depth < len(place) - 1:
-            key, _ = current(place[: depth + 1], None, source)
-            below = node.get(key)
+            below = node.get(part)
             if below is None or below.value is None:
-                below = inside[key] = SourcedValue({}, source, place[: depth + 1])
+                below = inside[part] = SourcedValue({}, source, place[: depth + 1])
             node = below
-        elif isinstance(node.value, list):
-            inside[part] = SourcedValue.of(value, source, place)
         else:
-            inside.update(SourcedValue.of({part: value}, source, place[:-1]).value)
+            inside[part] = SourcedValue.of(value, source, place)
 
 
 MAX_BYTES = 1_000_000

@@ -130,7 +130,7 @@ class StageConfig(Config):
     # Decay all parameters, biases and norms too, as torch does by default: the challenge's 1st, 2nd,
     # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
-    # Decay tokens, position embeddings, bias tables and prompts too, as was the default until 2026-11
+    # Decay tokens, position embeddings, bias tables and prompts too
     decay_embeddings: bool = False
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0

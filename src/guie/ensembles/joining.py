@@ -13,7 +13,7 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing, write_json, write_text
 from guie.config import RunConfig
 from guie.config.ensemble import (
-    FILES,
+    COMPOSITION_FILE,
     ComposeConfig,
     Composed,
     CompositionConfig,
@@ -191,7 +191,7 @@ def refuse_missing_parts(config: ComposeConfig) -> None:
 
 def refuse_existing(out: Path) -> None:
     """Raise UserError if the folder holds a run, or a foreign file that would be replaced."""
-    if any((out / name).exists() for name in (RUN_FILE, *FILES)):
+    if any((out / name).exists() for name in (RUN_FILE, COMPOSITION_FILE)):
         raise UserError(f"{out}: already holds a model; remove it, or choose another name")
     refuse_foreign(out)
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from guie.base.errors import UserError, why_unreadable
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
+from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
 from guie.data.dataset import image_shapes
 from guie.models.adapters.attaching import merge_lora
@@ -248,7 +248,7 @@ def open_model(
         return _open_library(source, library, name, size_px, fit)
     refuse_no_model(source, weights)
     folder = Path(source)
-    if composed := next((folder / name for name in FILES if (folder / name).is_file()), None):
+    if (composed := folder / COMPOSITION_FILE).is_file():
         config = load_config(composed, CompositionConfig)
         return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
     metadata = _metadata(folder / weights)
@@ -266,7 +266,7 @@ def refuse_no_model(source: str, weights: str | None = BEST) -> None:
     folder = Path(source)
     if why := why_unreadable(folder, "run folder"):
         raise UserError(f"{why}; write a library's model as open_clip:NAME:TAG or timm:NAME:TAG")
-    if not any((folder / name).is_file() for name in (*FILES, RUN_FILE)):
+    if not any((folder / name).is_file() for name in (COMPOSITION_FILE, RUN_FILE)):
         raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
     if weights and (why := why_unreadable(folder / weights)):
         raise UserError(f"{why}; has the training reached its first validation?")
@@ -278,7 +278,7 @@ def trained_precision(source: str | Path) -> str | None:
     Runs of different precision, in an ensemble, give `no`.
     """
     folder = Path(source)
-    if composed := next((folder / name for name in FILES if (folder / name).is_file()), None):
+    if (composed := folder / COMPOSITION_FILE).is_file():
         parts = leaves(load_config(composed, CompositionConfig))
         found = {part.run.precision for part in parts if part.run}
         return found.pop() if len(found) == 1 else "no"

@@ -32,12 +32,6 @@ class ImageSize:
     size_px: int
     stride_px: int | None = None
 
-    @classmethod
-    def from_text(cls, text: str) -> ImageSize:
-        """Parse `64` or `64/4` (size and stride), the format of files until 2026-11."""
-        size_px, _, stride_px = text.partition("/")
-        return cls(int(size_px), int(stride_px) if stride_px else None)
-
     def set_in(self, config: ModelConfig) -> ModelConfig:
         """Return the model config with this image size."""
         image = config.image.model_copy(update={"size_px": self.size_px})
@@ -123,11 +117,7 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
             entries = file.metadata() or {}
     except SafetensorError as error:
         raise UserError(f"{path}: incomplete ({error}); copy it again, or train again") from None
-    if "guie" in entries:
-        return WeightsMetadata.from_text(entries["guie"])
-    if "size_px" in entries:  # written until 2026-11
-        return WeightsMetadata(ImageSize.from_text(entries["size_px"]))
-    return None
+    return WeightsMetadata.from_text(entries["guie"]) if "guie" in entries else None
 
 
 CLASS_WEIGHT = "weight_CkT"  # class weights of a run, k centres each

@@ -25,7 +25,7 @@ from guie.base.processes import loader_count
 from guie.data.image_checks.decoding import absolute, file_states, find_unreadable
 from guie.data.images import DECODERS
 from guie.evaluation.embedding import Check, embed_into, raise_fault
-from guie.evaluation.feature_cache import FeatureCache, Features, caches_in, remove_caches
+from guie.evaluation.feature_cache import FeatureCache, Features, remove_caches
 from guie.evaluation.knn import search_threads, unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.search.engines import (
@@ -100,15 +100,15 @@ def describe(made: Index, changes: Changes) -> str:
 def claimed(folder: Path) -> Iterator[None]:
     """Lock the folder of an index while it is written; only the main process calls it.
 
-    The folder must be new, empty, or written by this code: an index, a lock, or the embeddings of a killed
-    run. The lock is released when the process ends, even if it is killed.
+    The folder must be new, empty, or written by this code: it has an index or a lock. The lock is released
+    when the process ends, even if it is killed.
 
     Raises UserError if the folder has other files, or another process writes there.
     """
     found = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if FACTS in found:
         read_facts(folder)
-    elif found and LOCK not in found and not caches_in(folder / PARTS):
+    elif found and LOCK not in found:
         shown = ", ".join(sorted(found)[:3])
         raise UserError(
             f"{folder}: not an index, but has {len(found):,} other files or folders ({shown}); give a new"
@@ -253,7 +253,7 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
     if not (out / FACTS).exists():
         return None
     old = read_index(out, every_byte=True)  # all of it is read anyway
-    if (old.facts.precision or facts.precision) != facts.precision:
+    if old.facts.precision != facts.precision:
         raise UserError(
             f"{out}: made with --precision {old.facts.precision}, not {facts.precision}; leave --precision"
             " out, or choose another --out"
@@ -279,7 +279,7 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
         )
     left = old.files["image_path"].isin(pictures.files["image_path"]).sum()
     if left < LEFT * len(old.files) and not fewer:
-        other = " or in another --shard (older versions divided by row)" if facts.shard else ""
+        other = " or in another --shard" if facts.shard else ""
         raise UserError(
             f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} images in {out} are"
             f" gone{other}; check that the folder is complete, and pass --fewer if it is"

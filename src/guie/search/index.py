@@ -104,14 +104,12 @@ MARK = ".made-by-search"  # written into each generation first, and deleted last
 CHECKED = (FILES, FLAT, FAISS, LISTS)
 # All files that this code writes into a generation. Any other file belongs to the user.
 OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
-# `content` is a hash of the file; -1 in an index of an older version
-COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns", "content"]
+COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns", "content"]  # its hash
 REMEDY = "index the images again into another --out"
 # Larger files are hashed only when they are read completely anyway (update, merge). For 100 million images
 # of 64 dimensions, vectors.npy has 25 GB. Hashing it would delay each query by at least ten seconds, and an
 # approximate search reads little of it. Below this size, hashing takes a fraction of a second.
 HASHED_BYTES = 2**30
-CHECKED_ROWS = 100_000  # vectors per block
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -146,7 +144,7 @@ class Facts:
     Attributes: `model`, its path or name, with `size_px` and `fit` for a library's model; `recipe`, a hash
     of all that a vector depends on, except the image; `source` and `root`, where the images are;
     `factory`, faiss' string, None for exact search; `sureness`, see `guie.search.engines`; `checksums` of
-    the generation's files by name, empty in an index of an older version.
+    the generation's files by name.
     """
 
     model: str
@@ -157,7 +155,7 @@ class Facts:
     root: str
     size_px: Count | None = None
     fit: Literal["squash", "pad", "crop"] = "squash"
-    precision: str | None = None  # of autocast, when the images were embedded
+    precision: str = "no"  # of autocast, when the images were embedded
     factory: str | None = None
     probes: Count | None = None
     recall: dict[str, float] = field(default_factory=dict)
@@ -168,7 +166,9 @@ class Facts:
     # Must be a name in the folder: `../..` would read files outside it
     generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""
     version: int = VERSION
-    checksums: dict[str, Checksum] = field(default_factory=dict)
+    checksums: Annotated[dict[str, Checksum], Field(min_length=2, validate_default=True)] = field(
+        default_factory=dict
+    )
 
 
 FACTS_TYPE = TypeAdapter(Facts)
@@ -241,15 +241,12 @@ def read_generation(folder: Path, facts: Facts, every_byte: bool = False) -> Ind
     _check_files(data, facts, every_byte)
     rows = data / FILES
     try:
-        files = pd.read_parquet(rows).reindex(columns=COLUMNS, fill_value=-1)
+        files = pd.read_parquet(rows, columns=COLUMNS)
     except Exception as error:  # pyarrow raises almost anything on a damaged file
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
         raise UserError(f"{rows}: {len(files)} rows, but the index has {facts.pictures}; {REMEDY}")
-    index = Index(folder, facts, files, _read_vectors(data / FLAT, facts))
-    if FLAT not in facts.checksums:
-        _check_finite(index, every_byte)
-    return index
+    return Index(folder, facts, files, _read_vectors(data / FLAT, facts))
 
 
 def _read_vectors(path: Path, facts: Facts) -> np.ndarray:
@@ -309,18 +306,6 @@ def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:
             )
 
 
-def _check_finite(index: Index, every_byte: bool) -> None:
-    """Raise UserError if an index without checksums has a vector that is not finite."""
-    vectors_ND = index.vectors_ND
-    if not every_byte and vectors_ND.nbytes > HASHED_BYTES:
-        return
-    for at in range(0, len(vectors_ND), CHECKED_ROWS):
-        finite_B = np.isfinite(vectors_ND[at : at + CHECKED_ROWS]).all(axis=1)
-        if not finite_B.all():
-            row = at + int(np.argmin(finite_B))
-            raise UserError(f"{index.data / FLAT}: row {row}: a value that is not finite; {REMEDY}")
-
-
 def checksum(path: Path) -> Checksum:
     """Return size and hash of a file."""
     with path.open("rb") as file:
@@ -371,16 +356,15 @@ def write_files(data: Path, files: pd.DataFrame) -> None:
 def publish(data: Path, facts: Facts) -> Index:
     """Make a complete generation the current one, and delete older ones.
 
-    If the process is killed, either the old or the new index is valid. Only the generation in the replaced
-    `index.json`, and those with a MARK, are deleted. A user's folder with such a name is kept.
+    If the process is killed, either the old or the new index is valid. Only generations with a MARK are
+    deleted. A user's folder with such a name is kept.
     """
     folder = data.parent
-    old = folder / read_facts(folder).generation if (folder / FACTS).exists() else None
     checksums = {name: checksum(data / name) for name in CHECKED if (data / name).exists()}
     facts = replace(facts, generation=data.name, checksums=checksums)
     write_json(folder / FACTS, asdict(facts))
     for other in _generations(folder):
-        if other != data and (other == old or (other / MARK).is_file()):
+        if other != data and (other / MARK).is_file():
             _remove_generation(other)
     return read_index(folder)
 

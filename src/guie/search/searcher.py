@@ -146,7 +146,7 @@ class Searcher:
         A query is embedded in float32, whatever the precision of the index.
         """
         facts = self.index.facts
-        if facts.precision and "mixed_precision" in recipe:
+        if "mixed_precision" in recipe:
             recipe = recipe | {"mixed_precision": facts.precision}
         if recipe_hash(recipe) != facts.recipe:
             raise UserError(

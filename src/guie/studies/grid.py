@@ -17,7 +17,6 @@ from guie.base.errors import UserError
 from guie.config.base import plain, read_written, resolve_base, validated
 from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
-from guie.config.old_keys import with_old_names
 from guie.config.reading import SourcedValue, merged, override
 from guie.config.study import EvaluateConfig, RowConfig, StudyConfig
 from guie.config.training import FREE, RunConfig
@@ -73,7 +72,7 @@ class Job:
         if self.evaluation:
             values = self.evaluation.model_dump(mode="json", exclude_defaults=True)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        own = _bound(_first_defaults(self.config)) | {"seed": self.seed}
+        own = _bound(_json(self.config, SET_BY_THE_STUDY)) | {"seed": self.seed}
         return own | ({"teachers": needed} if needed else {})
 
     @cached_property
@@ -109,24 +108,12 @@ class Job:
 
 def digest(value: Any) -> str:
     """Return 12 hex digits of a hash of a JSON value."""
-    known = json.dumps(with_old_names(value), sort_keys=True)
+    known = json.dumps(value, sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:12]
 
 
 def _json(config: RunConfig | ComposeConfig, without: set[str]) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_defaults=True, exclude=without)
-
-
-def _first_defaults(config: RunConfig) -> dict[str, Any]:
-    """Return the config without the keys that have the default of the first studies, so that they are known.
-
-    Embeddings were decayed, so a stage names `decay_embeddings` only where they are not.
-    """
-    values = _json(config, SET_BY_THE_STUDY)
-    for stage, written in zip(config.stages, values["stages"], strict=True):
-        if written.pop("decay_embeddings", stage.decay_vectors) is False:
-            written["decay_embeddings"] = False
-    return values
 
 
 def _bound(values: Any) -> Any:

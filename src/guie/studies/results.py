@@ -102,8 +102,7 @@ def read_results(path: Path) -> Results:
     remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        # Records without a version are older than versions: they have the first one.
-        lists = {key: {r["config"]: {"version": 1} | r for r in values[key]} for key in LISTS}
+        lists = {key: {r["config"]: r for r in values[key]} for key in LISTS}
         lacking = [
             f"a line of {key} lacks {', '.join(sorted(NEEDED[key] - line.keys()))}"
             for key in LISTS

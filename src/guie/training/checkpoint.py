@@ -178,7 +178,7 @@ class Checkpoints:
         """Return the files of frozen weights that the intact checkpoints need."""
         intact = [path for path in self.paths() if _damage(path) is None]
         saved = (torch.load(path, mmap=True, weights_only=True) for path in intact)
-        return {values.get("frozen") for values in saved}  # none in those written until 2026-11
+        return {values["frozen"] for values in saved}
 
     def paths(self) -> list[Path]:
         """Return all checkpoints, damaged or not, the earliest step first."""
@@ -317,7 +317,7 @@ class HashedFile:
 
 def _whole(saved: dict[str, Any], run: Path) -> dict[str, Any]:
     """Undo `without_frozen`."""
-    frozen = read_frozen(run, saved.get("frozen"))
+    frozen = read_frozen(run, saved["frozen"])
     for key, prefix in EMBEDDER.items():
         if saved[key]:
             saved[key] |= {prefix + name: value for name, value in frozen.items()}

@@ -35,7 +35,7 @@ from guie.base.files import (
     write_text,
 )
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
+from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig
 from guie.config.training import FREE
 from guie.data.image_checks.decoding import STATE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
@@ -190,7 +190,7 @@ FIRST = (
 )
 # What runs and ensembles write
 WRITTEN = (
-    *(*FIRST, SUMMARY, *FILES, FOLDER, PATTERN),
+    *(*FIRST, SUMMARY, COMPOSITION_FILE, FOLDER, PATTERN),
     *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
 )
 
@@ -220,7 +220,7 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     if overwrite or _never_stepped(folder):
         _empty(folder)
     refuse_foreign(folder)
-    if any((folder / name).exists() for name in FILES):
+    if (folder / COMPOSITION_FILE).exists():
         raise UserError(f"{folder}: holds an ensemble; choose another name, or --overwrite it")
     if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
         raise UserError(f"{folder / FOLDER}: needed as a folder; move the file")
@@ -274,8 +274,7 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
 def read_classes(folder: Path) -> list[str]:
     """Return the labels that `keep_classes` wrote, by id.
 
-    Only a line feed ends a line: labels of old runs may contain other line breaks. Raises UserError if
-    the file is damaged.
+    Raises UserError if the file is damaged.
     """
     path = folder / CLASSES
     try:
@@ -339,8 +338,7 @@ def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
 def check_images(folder: Path, states: pd.DataFrame | None) -> None:
     """Raise UserError if training images were replaced, by their size and modification time.
 
-    Their content is not compared. If all times and no size changed, the images count as a copy. Runs from
-    before 2026-11-25 recorded nothing, and resume without this check.
+    Their content is not compared. If all times and no size changed, the images count as a copy.
 
     Args:
         states: as in `keep_images`, for the same rows.
@@ -453,7 +451,9 @@ def _empty(folder: Path) -> None:
         with suppress(OSError):  # it does not exist, or holds other files
             checkpoints.rmdir()
     (folder / SUMMARY).unlink(missing_ok=True)
-    for path in sorted(folder.glob("*"), key=lambda path: path.name in ("config.yaml", *FILES)):
+    for path in sorted(
+        folder.glob("*"), key=lambda path: path.name in ("config.yaml", COMPOSITION_FILE)
+    ):
         kept = path.name in (LOCK, RECORD) or _is_folder(path)
         if _is_of(path, WRITTEN) and not kept:
             path.unlink()

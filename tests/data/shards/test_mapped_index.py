@@ -114,7 +114,6 @@ def test_rows_of_a_mask() -> None:
 
 
 def test_the_hash_of_the_rows_is_that_of_a_whole_table() -> None:
-    """Runs of earlier versions hashed the concatenated stages at once; they must resume."""
     rng = np.random.default_rng(0)
     stages = [
         pd.DataFrame({"image_path": [f"{n}/{i}" for i in range(size)], "label": "l", "domain": "d"})

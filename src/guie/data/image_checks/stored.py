@@ -30,7 +30,7 @@ class StoredTable:
     def read(self, columns: list[str], files: list[str] | None = None) -> Iterator[pd.DataFrame]:
         """Yield columns of each Parquet file; `files` limits the rows to these values of `file`."""
         filters = None if files is None else [("file", "in", files)]
-        # Not the temporary files, whose names begin with a dot. Older versions wrote other names.
+        # Not the temporary files, whose names begin with a dot.
         for path in sorted(self.folder.glob("[!.]*.parquet")):
             with suppress(OSError, ValueError):  # deleted meanwhile, damaged, or not ours
                 yield pd.read_parquet(path, columns=columns, filters=filters)
