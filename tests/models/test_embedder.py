@@ -76,7 +76,7 @@ def test_metadata_are_read_as_they_were_written() -> None:
     for size, frozen in ((ImageSize(64), None), (ImageSize(62, 6), "frozen-01.safetensors")):
         metadata = WeightsMetadata(size, frozen)
         assert WeightsMetadata.from_text(metadata.as_text()) == metadata
-    written = '{"size_px": 64, "stride_px": null, "frozen": null}'  # by files there are
+    written = '{"size_px": 64, "stride_px": null, "frozen": null}'
     assert WeightsMetadata(ImageSize(64)).as_text() == written
 
 
@@ -188,7 +188,8 @@ def test_a_reduction_is_saved_with_the_run(tmp_path: Path) -> None:
     save_run(tmp_path, model, 32)
     file = tmp_path / "model.safetensors"
     fitted = {"reduction.mean_D": torch.randn(16), "reduction.weight_DR": torch.randn(16, 4)}
-    save_file(load_file(file) | fitted, file, metadata={"size_px": "32"})
+    metadata = {"guie": WeightsMetadata(ImageSize(32)).as_text()}
+    save_file(load_file(file) | fitted, file, metadata=metadata)
     loaded = open_model(tmp_path).embedder
     assert loaded.dim == 4 and torch.equal(loaded.reduction.mean_D, fitted["reduction.mean_D"])
 

@@ -208,7 +208,7 @@ def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list
     backbone, image = model["backbone"], model["image"]
     mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
     stride_px = backbone["stride_px"]
-    on_black = " on black" if (image["fit"], image.get("pad_color")) == ("pad", "black") else ""
+    on_black = " on black" if (image["fit"], image["pad_color"]) == ("pad", "black") else ""
     overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
     return [
         ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),

@@ -132,13 +132,10 @@ def drawn_rows(views: Sequence[Features], visits_B: np.ndarray, places_B: np.nda
 def _view_caches(
     known_by: dict[str, Any], dataset: TrainDataset, views: int, folder: Path
 ) -> list[FeatureCache]:
-    augment = dataset.augment.config.model_dump(mode="json")
-    if augment["crop_ratio_of"] == "image":  # so that caches from before this key stay valid
-        del augment["crop_ratio_of"]
     drawn = {
         "seed": list(dataset.seed),
         "root": str(dataset.root.absolute()),
-        "augment": augment,
+        "augment": dataset.augment.config.model_dump(mode="json"),
         "version": f"{VERSION}, albumentations {version('albumentations')}",
     }
     if dataset.augment.config.mixup:  # the image that is mixed in depends on all rows
