@@ -295,18 +295,6 @@ def test_features_of_blends_are_not_taken_for_those_of_other_images(
     assert folder(0.0, 10) == folder(0.0, 9)
 
 
-def test_features_cached_before_an_absolute_ratio_existed_are_still_found(
-    root: Path, tmp_path: Path
-) -> None:
-    """The key of a cache says nothing of the default; an absolute ratio has a cache of its own."""
-    plain, absolute = blended(root, 0.0), blended(root, 0.0)
-    changed = {"fit": "squash", "crop_ratio_of": "absolute"}
-    absolute.augment = Augment(NO_AUGMENT.model_copy(update=changed))
-    keys = [_view_caches({}, one, 1, tmp_path)[0].recipe["view"] for one in (plain, absolute)]
-    assert "crop_ratio_of" not in keys[0]["augment"]
-    assert keys[1]["augment"]["crop_ratio_of"] == "absolute"
-
-
 GENERIC = 5  # images, of one grey each: 10, 20 ... 50; those to train on are darker
 
 

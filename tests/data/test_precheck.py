@@ -168,16 +168,6 @@ def test_a_damaged_cache_is_no_more_than_a_slow_start(manifest, opened):
     assert find(manifest).empty and opened == []
 
 
-def test_the_files_of_older_versions_still_count(manifest, opened):
-    """They had one file, and one more for each job among others."""
-    files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS]
-    states = [decoded.file_states(part, "open_as_seen") for part in (files[:5], files[5:])]
-    (manifest.root / "cache").mkdir()
-    for name, rows in zip(("decoded", "decoded.1-of-2"), states, strict=True):
-        rows.to_parquet(manifest.root / f"cache/{name}.parquet", index=False)
-    assert find(manifest).empty and opened == []
-
-
 def test_a_cache_that_cannot_be_written_is_named(manifest):
     (manifest.root / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="cache/[0-9a-f]+.parquet: cannot be written"):

@@ -66,13 +66,15 @@ class Job:
         Defaults are left out, so that a key added later does not change the identity of this job.
         """
         needed = {name: job.training for name, job in self.needs.items()}
+        short: dict[str, Any] = {"mode": "json", "exclude_defaults": True}
         if self.ensemble:
-            values = _json(self.ensemble, NO_EFFECT)
+            values = self.ensemble.model_dump(**short, exclude=NO_EFFECT)
             return {"composition": values, "members": needed, "seed": self.seed}
         if self.evaluation:
-            values = self.evaluation.model_dump(mode="json", exclude_defaults=True)
+            values = self.evaluation.model_dump(**short)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        own = _bound(_json(self.config, SET_BY_THE_STUDY)) | {"seed": self.seed}
+        values = self.config.model_dump(**short, exclude=SET_BY_THE_STUDY)
+        own = _bound(values) | {"seed": self.seed}
         return own | ({"teachers": needed} if needed else {})
 
     @cached_property
@@ -108,12 +110,7 @@ class Job:
 
 def digest(value: Any) -> str:
     """Return 12 hex digits of a hash of a JSON value."""
-    known = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(known.encode()).hexdigest()[:12]
-
-
-def _json(config: RunConfig | ComposeConfig, without: set[str]) -> dict[str, Any]:
-    return config.model_dump(mode="json", exclude_defaults=True, exclude=without)
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _bound(values: Any) -> Any:
