@@ -108,8 +108,8 @@ kill: setup  ## kill a training run 20 times at random moments; it must end at t
 gpu: setup  ## what needs a GPU, in under 10 minutes: training, resuming, precisions, speed, memory
 	$(BIN)/python tests/on_gpu.py
 
-guard: setup  ## short runs of this tree and of another commit must be equal (AGAINST=main)
-	$(BIN)/python tests/guard.py $(if $(AGAINST),--against $(AGAINST))
+guard: setup  ## short runs of this tree and of another commit must be equal (AGAINST=main ONLY="search studies")
+	$(BIN)/python tests/guard.py $(if $(AGAINST),--against $(AGAINST)) $(if $(ONLY),--only $(ONLY))
 
 mutations: setup  ## plant random faults in the source and see which the tests notice (ROOMS="losses scorer")
 	$(BIN)/python tests/mutations.py $(if $(ROOMS),--rooms $(ROOMS))

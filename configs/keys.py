@@ -51,21 +51,26 @@ def reference() -> str:
 def section(title: str, root: Model, seen: set[Model]) -> Iterator[str]:
     """Yield the lines of a config and of the blocks in it that no earlier section has."""
     yield f"\n## {title}"
-    blocks = [(root, "")]
-    while blocks:
-        model, path = blocks.pop(0)
-        if model in seen:
-            continue
-        seen.add(model)
+    for model, path in blocks(root, seen):
         place = f"`{path}`: " if path else ""
         yield f"\n### {model.__name__}\n\n{place}{cell(inspect.getdoc(model) or '')}"
         rows = list(rows_of(model))
         if rows:
             yield "\n| key | type | default | |\n|---|---|---|---|"
             yield from rows
-        for key, field in model.model_fields.items():
-            inner = f"{path}.{key}" if path else key
-            blocks += [(found, inner) for found in models_in(field.annotation)]
+
+
+def blocks(root: Model, seen: set[Model]) -> Iterator[tuple[Model, str]]:
+    """Yield a config and the blocks in it that were not seen yet, each with the path of its key."""
+    found = [(root, "")]
+    while found:
+        model, path = found.pop(0)
+        if model not in seen:
+            seen.add(model)
+            yield model, path
+            for key, field in model.model_fields.items():
+                inner = f"{path}.{key}" if path else key
+                found += [(block, inner) for block in models_in(field.annotation)]
 
 
 def rows_of(model: Model) -> Iterator[str]:

@@ -53,53 +53,36 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG"
-    )
-    parser.add_argument("--manifest", required=True, help="CSV or Parquet")
-    parser.add_argument("--root", help="folder of the images; default: the manifest's")
-    parser.add_argument(
-        "--split", choices=SPLITS, help="train, val or test; default: every image of the manifest"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
+    add("--manifest", required=True, help="CSV or Parquet")
+    add("--root", help="folder of the images; default: the manifest's")
+    add("--split", choices=SPLITS, help="train, val or test; default: every image of the manifest")
+    add(
         "--out",
         required=True,
         help="E.npz: arrays image_path and embedding; or E.parquet, these and label and domain as columns",
     )
-    parser.add_argument(
-        "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
-    )
-    parser.add_argument("--size-px", type=int, help="image size of a library's model")
-    parser.add_argument(
-        "--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)"
-    )
-    parser.add_argument(
-        "--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output"
-    )
-    parser.add_argument(
-        "--pool", choices=("avg", "max", "gem", "token"), help="pooling of --layers (default: avg)"
-    )
-    parser.add_argument(
-        "--norm", choices=("before", "after"), help="side of the final norm (default: before)"
-    )
-    parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
-    parser.add_argument(
-        "--workers", type=int, help="loader processes per process; default: its share of the cores"
-    )
-    parser.add_argument("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
-    parser.add_argument(
+    add("--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0")
+    add("--size-px", type=int, help="image size of a library's model")
+    add("--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)")
+    add("--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output")
+    add("--pool", choices=("avg", "max", "gem", "token"), help="pooling of --layers (default: avg)")
+    add("--norm", choices=("before", "after"), help="side of the final norm (default: before)")
+    add("--batch-size", type=int, default=128, help="images per process and step")
+    add("--workers", type=int, help="loader processes per process; default: its share of the cores")
+    add("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
+    add(
         "--boxes",
         metavar="FILE",
         help="CSV image_path, x1_px, y1_px, x2_px, y2_px: crop images to these boxes first",
     )
-    parser.add_argument(
+    add(
         "--texts",
         metavar="FILE",
         help="CSV image_path (the text's name), text, label, domain: also embed texts, by CLIP",
     )
-    parser.add_argument(
-        "--drop-bad", action="store_true", help="skip the images that cannot be decoded"
-    )
+    add("--drop-bad", action="store_true", help="skip the images that cannot be decoded")
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
@@ -123,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     )
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
     refuse_missing([args.manifest, args.boxes, args.texts])
-    taken = {"of": args.layers, "pool": args.pool or "avg", "norm": args.norm or "before"}
-    layers = LayersConfig.model_validate(taken) if args.layers else None
+    given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
+    layers = LayersConfig(of=args.layers, **given) if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 

@@ -99,6 +99,14 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Names
         parser.error("--fit: needs --reduce; leave it out")
     if len(args.fit or ()) > 1 and not args.specialists:
         parser.error("--fit: one model has one file; leave out the others")
+    if args.specialists and args.fit:
+        of, fitted = (
+            [w.partition("=")[0] for w in words] for words in (args.specialists, args.fit)
+        )
+        if fitted != of:
+            parser.error(
+                f"--fit: needs the domains of --specialists, in their order: {', '.join(of)}"
+            )
     if args.results and any(of_embeddings.values()):
         parser.error(
             f"--results: rankings have no embeddings; leave out {', '.join(of_embeddings)}"

@@ -7,17 +7,20 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-# Times and memory; what repeats the question, which may have more keys than it had; and messages, which may
-# be reworded: the numbers in them are elsewhere in the file too.
+# Times and memory; what repeats the question, which may have more keys than it had; the code's version; and
+# messages, which may be reworded: the numbers in them are elsewhere in the file too.
 DROPPED = re.compile(
-    r".*(seconds|hours|memory).*|command|config|submission|torch|device|detail|how"
+    r".*(seconds|hours|memory).*|command|config|submission|torch|device|detail|how|src|commit|dirty"
 )
 ODD_SIZES_HW = ((1, 1), (37, 91), (203, 64))
 
@@ -36,7 +39,15 @@ def content(path: Path) -> Content:
             with np.load(path) as arrays:
                 rows = zip(arrays["image_path"].tolist(), arrays["embedding"], strict=True)
                 return {image: torch.from_numpy(row) for image, row in sorted(rows)}
-        case ".zip":
+        case ".parquet":
+            table = pd.read_parquet(path)
+            cells = {f"row {n}: {key}": v for key in table for n, v in enumerate(table[key], 1)}
+            return {
+                k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in cells.items()
+            }
+        case ".tar":
+            return {"sha256": digest(path)}
+        case ".zip" | ".pt2":
             return answers(path)
         case ".json":
             return flat(json.loads(path.read_text(encoding="utf-8")))
@@ -57,17 +68,28 @@ def flat(value: Any, place: str = "") -> Content:
     """{"a": [{"b": 1}]} -> {"a.0.b": 1}, without what is dropped."""
     if not isinstance(value, dict | list):
         return {place: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value)
+    items = value.items() if isinstance(value, dict) else map(numbered, enumerate(value))
     kept = [(str(key), item) for key, item in items if not DROPPED.fullmatch(str(key))]
     parts = [flat(item, f"{place}.{key}" if place else key) for key, item in kept]
     return {key: item for part in parts for key, item in part.items()}
 
 
+def numbered(entry: tuple[int, Any]) -> tuple[int | str, Any]:
+    """An item of a list with its number; a study's result with its job, as its place depends on a hash."""
+    number, item = entry
+    if isinstance(item, dict) and {"row", "seed", "fold"} <= item.keys():
+        return f"{item['row']}, seed {item['seed']}, fold {item['fold']}", item
+    return entry
+
+
 @torch.no_grad()
-def answers(submission: Path) -> Content:
-    """What a submission's model says to images of odd sizes."""
-    with zipfile.ZipFile(submission) as archive:
-        model = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
+def answers(exported: Path) -> Content:
+    """What a submission's model, or a program of torch.export, says to images of odd sizes."""
+    if exported.suffix == ".pt2":
+        model = torch.export.load(exported).module()
+    else:
+        with zipfile.ZipFile(exported) as archive:
+            model = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
     noise = np.random.default_rng(0)
     images = {
         f"{height} x {width}": noise.integers(0, 256, (1, 3, height, width), dtype=np.uint8)
@@ -87,8 +109,34 @@ def difference(then: Content, now: Content, names: tuple[str, str] = ("then", "n
             return f"{key}: only in {name}: {shown(here[key])}{more}"
     a, b = then[key], now[key]
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape:
-        return f"{key}: apart by {(a.double() - b.double()).abs().max().item():.2g} at most{more}"
+        return f"{key}: apart by {apart(a, b):.2g} at most{more}"
     return f"{key}: {shown(a)} | {shown(b)}{more}"
+
+
+def pass_over(
+    name: str, then: Content, now: Content, may_differ: Mapping[str, float | None]
+) -> Iterator[str]:
+    """Take out what may differ and does, by at most so much if a number is given; yield the pattern of each.
+
+    A pattern is one of file names, or of `NAME: PLACE`; the dictionaries are changed.
+    """
+    for key in [key for key in {**then, **now} if not same(then.get(key, ...), now.get(key, ...))]:
+        for pattern, limit in may_differ.items():
+            named = fnmatchcase(name, pattern) or fnmatchcase(f"{name}: {key}", pattern)
+            if named and (limit is None or apart(then.get(key), now.get(key)) <= limit):
+                then.pop(key, None)
+                now.pop(key, None)
+                yield pattern
+                break
+
+
+def apart(a: Any, b: Any) -> float:
+    """The largest difference of two numbers or tensors; of anything else, infinity."""
+    try:
+        a, b = (torch.as_tensor(value).double() for value in (a, b))
+        return (a - b).abs().max().item() if a.shape == b.shape else float("inf")
+    except (TypeError, RuntimeError):
+        return float("inf")
 
 
 def same(a: Any, b: Any) -> bool:

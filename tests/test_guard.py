@@ -7,14 +7,17 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import guard
 from guard_files import difference
+from guie.config.data import DatasetName
 
 
 class Mean(torch.nn.Module):
@@ -49,6 +52,17 @@ def save_embeddings(path: Path, value: float) -> None:
     np.savez(path, image_path=["x", "y"], embedding=np.float32([[0, 1], [1, value]]))
 
 
+def save_parquet(path: Path, value: float) -> None:
+    rows = {"image_path": ["x", "y"], "embedding": [np.float32([0, 1]), np.float32([1, value])]}
+    pd.DataFrame(rows).to_parquet(path)
+
+
+def save_program(path: Path, value: float) -> None:
+    images = torch.zeros((2, 3, 5, 7), dtype=torch.uint8)
+    sizes = ({n: torch.export.Dim.AUTO for n in (0, 2, 3)},)
+    torch.export.save(torch.export.export(Mean(value), (images,), dynamic_shapes=sizes), path)
+
+
 def save_submission(path: Path, value: float) -> None:
     torch.jit.script(Mean(value)).save(path.with_suffix(".pt"))
     with zipfile.ZipFile(path, "w") as archive:
@@ -66,6 +80,9 @@ KINDS: dict[str, tuple[Callable[[Path, float], None], str]] = {
     "score.json": (save_json, r"mean.r_at_1: 1.0 \| 1.00000011"),
     "mix.csv": (save_table, r"line 2: a.jpg,1.0 \| a.jpg,1.00000011"),
     "E.npz": (save_embeddings, "y: apart by 1.2e-07 at most"),
+    "E.parquet": (save_parquet, "row 2: embedding: apart by 1.2e-07 at most"),
+    "model.pt2": (save_program, r"1 x 1: apart by .* \(and 2 more\)"),
+    "shard.tar": (save_table, "sha256: "),
     "submission.zip": (save_submission, r"1 x 1: apart by .* \(and 2 more\)"),
     "images": (save_folder, "class/a.jpg: "),
 }
@@ -102,7 +119,57 @@ def test_times_and_the_question_itself_are_no_difference(tmp_path: Path) -> None
             "n": 3,
         }
         (one.folder / "s.json").write_text(json.dumps(message))
-    assert guard.verdict("s.json", then, now) == guard.EQUAL
+    assert guard.compared("run", then, now, ["s.json"]) == [("run", "s.json", guard.EQUAL)]
+
+
+def test_results_of_a_study_are_compared_by_their_job(tmp_path: Path) -> None:
+    then, now = (side(tmp_path, name) for name in ("then", "now"))
+    jobs = [{"row": "a", "seed": 0, "fold": None, "test": value} for value in (0.5, 0.6)]
+    jobs[1]["seed"] = 1
+    for one, runs in ((then, jobs), (now, jobs[::-1])):
+        (one.folder / "s.json").write_text(json.dumps({"runs": runs}))
+    assert guard.compared("run", then, now, ["s.json"]) == [("run", "s.json", guard.EQUAL)]
+    (now.folder / "s.json").write_text(json.dumps({"runs": [jobs[0], {**jobs[1], "test": 0.7}]}))
+    ((_, _, found),) = guard.compared("run", then, now, ["s.json"])
+    assert found == "runs.a, seed 1, fold None.test: 0.6 | 0.7"
+
+
+def test_what_may_differ_passes_alone_within_its_limit_and_only_while_it_differs(
+    tmp_path: Path,
+) -> None:
+    then, now = (side(tmp_path, name) for name in ("then", "now"))
+    for one, value in ((then, 1.0), (now, 1.5)):
+        (one.folder / "s.json").write_text(json.dumps({"limits": {"a": value}, "n": value, "k": 3}))
+    (now.folder / "page.html").touch()
+
+    def found(**may_differ: float | None) -> dict[str, str]:
+        patterns = {key.replace("_", ": "): limit for key, limit in may_differ.items()}
+        rows = guard.compared("run", then, now, ["s.json", "*.html"], {**patterns, "*.html": None})
+        return {file: verdict for _, file, verdict in rows if verdict != guard.PASSED}
+
+    allowed = {"s.json_limits*": None, "s.json_n": 0.5}
+    assert found(**allowed) == {}
+    assert found(**{**allowed, "s.json_n": 0.4}) == {
+        "s.json": "n: 1.0 | 1.5",
+        "s.json: n": "may differ and does not; remove it",
+    }
+    assert found(**allowed, s_k=None) == {"s: k": "may differ and does not; remove it"}
+
+
+def test_the_older_tree_does_what_then_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = "-c \"open('x', 'w').write('{}')\""
+    run = {"do": [write.format(1), write.format(2)], "then": {"do": write.format(3)}}
+    monkeypatch.setattr(guard, "PLAN", {"runs": {"a": run}})
+    then, now = side(tmp_path, "then"), side(tmp_path, "now")
+    then.older = True
+    for one, expected in ((then, "3"), (now, "2")):
+        one.do("a")
+        assert not one.failed and (one.folder / "x").read_text() == expected
+    run["then"] = {"do": "{tree}/gone.py"}
+    then.do("a")
+    assert then.failed == {"a": "remove `then`: no gone.py in then"}
 
 
 @pytest.mark.parametrize(
@@ -148,3 +215,12 @@ def test_every_run_of_the_plan_comes_after_what_it_needs() -> None:
         done.add(name)
     with pytest.raises(guard.Fault, match="--only nothing: no such run"):
         guard.with_needs(["nothing"])
+
+
+def test_the_plan_has_every_run_in_a_group_and_reads_every_data_set() -> None:
+    grouped = [run for runs in guard.PLAN["groups"].values() for run in runs.split()]
+    assert set(grouped) == set(guard.PLAN["runs"])
+    assert not set(guard.PLAN["groups"]) & set(guard.PLAN["runs"])
+    assert guard.with_needs(["search"]) >= {"search_folder", "search_archive", "clip"}
+    read = guard.PLAN["runs"]["readers"]["config"]["sources"]
+    assert {source["kind"] for source in read} == set(get_args(DatasetName))

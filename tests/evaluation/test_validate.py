@@ -206,6 +206,13 @@ def test_scores_of_each_query_are_there_before_the_report(case, monkeypatch):
             ["--embeddings", "E.npz", "--reduce", "pca", "--fit", "F.npz", "G.npz"],
             "--fit: one model has one file",
         ),
+        *(
+            (
+                ["--specialists", "a=A.npz", "b=B.npz", "--reduce", "pca", "--fit", *fitted],
+                "--fit: needs the domains of --specialists, in their order: a, b",
+            )
+            for fitted in (["b=B.npz", "a=A.npz"], ["a=A.npz"])
+        ),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):

@@ -121,9 +121,8 @@ class LinearSoftmaxConfig(ClassWeightsConfig):
     """Softmax over the plain logits of a Linear layer without bias: class weights are not normalised."""
 
     name: Literal["linear_softmax"]
-    init: Init = RowLength(
-        length=3**-0.5, draw="uniform"
-    )  # of class weights; default: torch's Linear
+    # Of class weights; default: torch's Linear
+    init: Init = RowLength(length=3**-0.5, draw="uniform")
     # What the Linear sees. raw: the head's output. unit: the embedding, as in Vo and Hays' code
     embedding: Literal["raw", "unit"] = "raw"
     # identity: no Linear, the numbers of the embedding are the logits, and the head is the classifier (DREML)
@@ -269,8 +268,12 @@ OwnInBatchConfig = BatchAllConfig | ContrastiveLossConfig | HyperbolicConfig
 # Means over images, each alone: micro-batches give the gradients of the batch. All others compare images
 # (CurricularFace through its running mean), and see the whole batch
 PER_IMAGE = (
-    *(SoftmaxConfig, ArcFaceConfig, CosFaceConfig, LinearSoftmaxConfig),
-    *(ProxyNcaConfig, SoftTripleConfig),
+    SoftmaxConfig,
+    ArcFaceConfig,
+    CosFaceConfig,
+    LinearSoftmaxConfig,
+    ProxyNcaConfig,
+    SoftTripleConfig,
 )
 
 

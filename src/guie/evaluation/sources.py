@@ -58,9 +58,6 @@ def reduced(
     """
     if not isinstance(given, np.ndarray):
         fits = fit if isinstance(fit, Mapping) else dict.fromkeys(given)
-        missing = sorted(set(given) - set(fits))
-        if missing:
-            raise UserError(f"--fit: nothing to fit {', '.join(missing)} on; add DOMAIN=E.npz")
         return {n: _reduced(emb_ND, fits[n], kind, dim, seed) for n, emb_ND in given.items()}
     assert not isinstance(fit, Mapping)
     return _reduced(given, fit, kind, dim, seed)

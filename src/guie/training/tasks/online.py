@@ -34,8 +34,9 @@ class OnlineTeacher(nn.Module):
     ):
         super().__init__()
         self.head = nn.Linear(features, config.teacher_dim)
-        self.norm = L2Norm() if config.teacher_norm == "l2" else nn.Identity()
+        self.norm: nn.Module = nn.Identity()
         if config.teacher_norm == "l2":  # as in UDON's code
+            self.norm = L2Norm()
             lecun_normal_(self.head.weight)
             nn.init.zeros_(self.head.bias)
         sizes = [classes.sizes[number] for number in class_ids]
