@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.index_shards:
         index_shards(args)
     elif args.manifest:
+        from guie.curation.packing import pack
         from guie.data.manifest import load_manifest
-        from guie.data.shards.packing import pack
 
         manifest = load_manifest(args.manifest, args.root)
         index = pack(manifest, args.shards, round(args.shard_mb * 1e6), args.workers)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def index_shards(args: argparse.Namespace) -> None:
     """Write the index of existing tars."""
-    from guie.data.shards.indexing import DROPPED, index_tars
+    from guie.curation.indexing import DROPPED, index_tars
 
     done = index_tars(args.index_shards, args.domain, args.split, args.workers)
     print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
@@ -113,7 +113,7 @@ def curate_mix(args: argparse.Namespace) -> None:
         root = quoted(config.root or config.image_root)
         print(f"image_path is relative to {root}: pass it to other commands as --root")
     if args.shards:
-        from guie.data.shards.packing import pack_mix
+        from guie.curation.packing import pack_mix
 
         index = pack_mix(config, table, args.shards, round(args.shard_mb * 1e6), args.workers)
         print(f"{len(table):,} rows -> {index}")

@@ -5,14 +5,16 @@ python src/embed.py --model submissions/demo/submission.zip --manifest M --out E
 python src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
 python src/embed.py --model runs/demo --manifest M --out E.parquet
 python src/embed.py --model runs/demo --manifest M --out E.parquet --shard 2/8
+python src/embed.py --model runs/demo --manifest M --out E.parquet --missing 8
 python src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
 python src/embed.py --model runs/demo --manifest M --boxes input/revisited.boxes.csv --out E.npz
 accelerate launch --config_file configs/accelerate/ddp.yaml src/embed.py --model R --manifest M --out E.npz
 
 The last command embeds on two GPUs; --num_processes 8 in front of src/embed.py takes eight.
 R is a run, M a manifest made by curate.py; configs/mixes/revisited.yaml makes one with boxes.
-Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop. `--shard 2/8`
-computes only the third eighth of them, as one of eight jobs. The command without it joins them.
+Computed rows stay in E.npz.rows, or in `--store DIR`. So the same command resumes after a stop, and embeds
+only the new images of a manifest that has grown. `--shard 2/8` computes only the third eighth of them, as
+one of eight jobs; the command without it writes the file. `--missing 8` prints which of the eight lack rows.
 """
 
 from __future__ import annotations
@@ -20,21 +22,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
-from guie.base.files import (
-    held,
-    refuse_missing,
-    refuse_replacing,
-    remove_own,
-    replacing,
-    save_arrays,
-)
+from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
 
 if TYPE_CHECKING:
@@ -42,10 +36,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from guie.data.manifest import Manifest
-    from guie.evaluation.feature_cache import Features
+    from guie.rows.embedding import FileEmbeddings
+    from guie.rows.store import Rows
 
 SPLITS = ("train", "val", "test")
-LOCK = "lock"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -63,7 +57,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         required=True,
         help="E.npz: arrays image_path and embedding; or E.parquet, these and label and domain as columns",
     )
-    add("--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0")
+    add("--store", metavar="DIR", help="folder of computed rows (default: <out>.rows)")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument(
+        "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
+    )
+    parts.add_argument(
+        "--missing", type=int, metavar="M", help="print which of M parts lack rows, such as 3,17"
+    )
     add("--size-px", type=int, help="image size of a library's model")
     add("--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)")
     add("--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output")
@@ -85,7 +86,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--drop-bad", action="store_true", help="skip the images that cannot be decoded")
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)
-    for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
+    for name, least in {"size_px": 1, "batch_size": 1, "workers": 0, "missing": 1}.items():
         if (number := getattr(args, name)) is not None and number < least:
             parser.error(f"--{name.replace('_', '-')} {number}: must be {least} or more")
     for name in ("pool", "norm"):
@@ -110,34 +111,21 @@ def main(argv: Sequence[str] | None = None) -> Path:
     layers = LayersConfig(of=args.layers, **given) if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np
+    import pandas as pd
 
     from guie.base.devices import from_main, make_accelerator
     from guie.base.slow_bf16 import float32_products
-    from guie.data.image_checks.decoding import absolute, differing, readable
-    from guie.data.manifest import load_manifest, rows_of_shard
+    from guie.data.manifest import load_manifest
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
-    from guie.evaluation.embedding import embed_into
-    from guie.evaluation.feature_cache import FeatureCache, remove_caches
     from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
+    from guie.rows.embedding import FileEmbeddings
+    from guie.rows.readable import differing, readable
+    from guie.rows.store import Store
     from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
-    parts = out.with_name(f"{out.name}.parts")
-    with (
-        ExitStack() as locked,
-        float32_products(accelerator),
-        ProcessGroupGuard(accelerator, interrupts) as guard,
-    ):
-        if not args.shard:  # it deletes the parts at the end; shards add to them together
-
-            def lock() -> None:
-                locked.enter_context(
-                    held(parts / LOCK, f"{out}: another process writes it", "wait for it")
-                )
-                locked.callback(remove_own, parts, (LOCK,))
-
-            from_main(accelerator, lock)
+    with float32_products(accelerator), ProcessGroupGuard(accelerator, interrupts) as guard:
         opened = load_embedding_model(
             args.model,
             accelerator,
@@ -149,83 +137,103 @@ def main(argv: Sequence[str] | None = None) -> Path:
         )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)
-        if args.boxes:
-            sides = read_boxes(Path(args.boxes), set(manifest.table["image_path"]))
         table = manifest.split(args.split) if args.split else manifest.table
-        if args.shard:
-            table = rows_of_shard(table, args.shard, opened.batch_size)
         manifest = replace(manifest, table=table)
-        # Partial results stay until the end, so that the same command resumes after a stop.
-        cache = FeatureCache(parts, opened.recipe, np.float32)
-        made_by = (accelerator, opened.embedder, opened.preprocess)
-        settings = {"batch_size": opened.batch_size, "workers": args.workers, "check": guard.check}
+        paths = table["image_path"].drop_duplicates().to_numpy(str)
+        sides = read_boxes(Path(args.boxes), {*paths}) if args.boxes else None
+        store = Store(args.store or out.with_name(f"{out.name}.rows"), opened.recipe, np.float32)
 
-        def computed(manifest: Manifest) -> pd.DataFrame:
-            paths = manifest.table["image_path"].drop_duplicates().to_numpy(str)
+        def asked(bad: set[str]) -> FileEmbeddings:
             boxes: list[Box | None] | None = None
-            if args.boxes:
-                asked = (Path(args.boxes), sides, manifest.root, paths, manifest.sidecar.decode)
-                boxes = from_main(accelerator, partial(boxes_of, *asked))
-            files = absolute(manifest.root, paths)
-            return embed_into(cache, *made_by, files, boxes, manifest.open_image, **settings)
+            if sides is not None:
+                left = sides[~sides["image_path"].isin(bad)]
+                of = (Path(args.boxes), left, manifest.root, paths, manifest.sidecar.decode)
+                boxes = from_main(accelerator, partial(boxes_of, *of))
+            return FileEmbeddings(
+                *(store, accelerator, opened.embedder, opened.preprocess, manifest.root, paths),
+                boxes,
+                manifest.open_image,
+                without=np.flatnonzero(np.isin(paths, [*bad])),
+                batch_size=opened.batch_size,
+                workers=args.workers,
+                check=guard.check,
+            )
 
-        bad = {"drop_bad": args.drop_bad, "dropped": dropped}
-        look = partial(readable, accelerator, splits=SPLITS, **bad)
+        if args.missing:
+            embeddings = asked(set())
+            open_parts = from_main(accelerator, partial(embeddings.missing_parts, args.missing))
+            accelerator.print(",".join(map(str, open_parts)))
+            return out
+        look = partial(
+            readable, accelerator, splits=SPLITS, drop_bad=args.drop_bad, dropped=dropped
+        )
         with interrupts:
             try:
-                manifest, states = embed_readable(manifest, computed, look)
+                embeddings, new, bad = fill_readable(manifest, asked, look, args.shard)
             except Stopped as stopped:
                 if stopped.cause != Cause.FAULT:
-                    kept = "partial results are kept, and the same command resumes"
+                    kept = "computed rows are kept, and the same command resumes"
                     accelerator.print(f"{out}: stopped; {kept}")
                 raise
-        table = manifest.table
-        if line := differing(states.set_index("file")["differs"], len(states)):
+        differs = pd.Series(embeddings.differences(new), paths[new])
+        if line := differing(differs, len(paths)):
             accelerator.print(f"{args.manifest}: {line}", file=sys.stderr)
         if args.shard:
-            accelerator.print(f"{parts}: {len(states):,} images of shard {shard}")
+            accelerator.print(f"{store.folder}: {len(new):,} new images of part {shard}")
         elif accelerator.is_main_process:
-            features = cache.open(states, opened.embedder.dim)
-            write(out, table, features, args.texts, names, texts_TD)
-            remove_caches(parts)
+            rows = embeddings.rows()
+            kept = table[~table["image_path"].isin(bad)]
+            write(out, kept, rows, args.texts, names, texts_TD)
             of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
-            print(f"{out}: {len(features)} images{of_texts}, {features.shape[1]} dimensions")
+            print(
+                f"{out}: {len(rows):,} images ({len(new):,} new){of_texts}, {rows.shape[1]} dimensions"
+            )
         # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
 
 
-def embed_readable(
+def fill_readable(
     manifest: Manifest,
-    computed: Callable[[Manifest], pd.DataFrame],
+    asked: Callable[[set[str]], FileEmbeddings],
     look: Callable[[Manifest], Manifest],
-) -> tuple[Manifest, pd.DataFrame]:
-    """Embed a manifest's images, each decoded once; return the manifest of those embedded, and their states.
+    shard: tuple[int, int] | None,
+) -> tuple[FileEmbeddings, np.ndarray, set[str]]:
+    """Embed a manifest's images, each decoded once.
 
-    Only if an image cannot be read does `look` check all. It lists the bad ones in an error, or drops them.
-    An index of shards records which images were decoded before, so its check is quick and comes first.
+    Only if an image cannot be read does `look` check all of them. It lists the bad ones in an error, or drops
+    them. An index of shards records which images were decoded before, so its check is quick and comes first.
+
+    Returns the embeddings, the positions of new ones, and the image paths that `look` dropped.
     """
     from guie.data.shards.index import is_index
     from guie.training.process_guard import Cause, Stopped
 
-    if is_index(manifest.path):
-        manifest = look(manifest)
+    part = shard or (0, 1)
+    bad = unusable(manifest, look) if is_index(manifest.path) else set()
     try:
-        return manifest, computed(manifest)
+        embeddings = asked(bad)
+        return embeddings, embeddings.fill(part=part), bad
     except (errors.UserError, Stopped) as fault:
         if isinstance(fault, Stopped) and fault.cause != Cause.FAULT:
             raise
-        usable = look(manifest)
-        if len(usable.table) == len(manifest.table):  # the fault is no image's
+        bad |= (found := unusable(manifest, look))
+        if not found:  # the fault is no image's
             raise
-    return usable, computed(usable)
+    embeddings = asked(bad)
+    return embeddings, embeddings.fill(part=part), bad
+
+
+def unusable(manifest: Manifest, look: Callable[[Manifest], Manifest]) -> set[str]:
+    """Return the image paths that `look` drops."""
+    return {*manifest.table["image_path"]} - {*look(manifest).table["image_path"]}
 
 
 def write(
     out: Path,
     table: pd.DataFrame,
-    features: Features,
+    rows: Rows,
     texts: str | None,
     names: Sequence[str] | np.ndarray,
     texts_TD: np.ndarray,
@@ -241,12 +249,12 @@ def write(
     if out.suffix == ".parquet":
         if texts:
             about = pd.concat([about, read_companion(Path(texts), "texts")])
-        write_parquet(out, about, [features, texts_TD])
+        write_parquet(out, about, [rows, texts_TD])
         return
-    rows = np.concatenate([features, texts_TD]) if len(texts_TD) else features
+    embeddings = np.concatenate([rows, texts_TD]) if len(texts_TD) else rows
     paths = np.append(about["image_path"].to_numpy(str), names)
     with replacing(out) as temporary:
-        save_arrays(temporary, image_path=paths, embedding=rows)
+        save_arrays(temporary, image_path=paths, embedding=embeddings)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.dataset import Samples, as_batch, image_shapes
 from guie.data.manifest import Manifest
-from guie.evaluation.embedding import embed_dataset, recipe
 from guie.models import LoadedModel
+from guie.rows.embedding import embed_dataset, recipe
 
 
 class RunEncoder(AbsEncoder):

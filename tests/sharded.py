@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from guie.data.manifest import Manifest, load_manifest
-from guie.data.shards.packing import pack
+from guie.curation.packing import pack
 
 SHARD_BYTES = 20_000  # some five of the images below
 

@@ -21,7 +21,7 @@ BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("[!t]*.py"))
 
 # The rooms of the package, bottom first: a room imports only rooms above it in this list.
 ROOMS = [
-    *("base", "config", "data", "losses", "models", "evaluation", "training"),
+    *("base", "config", "data", "losses", "models", "rows", "evaluation", "training"),
     *("ensembles", "report", "curation", "export", "studies", "search"),
 ]
 HUGGING_FACE = {

@@ -23,7 +23,7 @@ import train
 from guie.base.devices import make_accelerator
 from guie.config.losses import LossConfig
 from guie.data.manifest import load_manifest
-from guie.evaluation.embedding import BLOCK, embed_files
+from guie.rows.embedding import BLOCK, embed_files
 from guie.evaluation.opened import load_embedding_model, prompt_weights
 from guie.evaluation.text import TextEncoder
 from guie.losses.build import build_loss

@@ -39,7 +39,7 @@ import toydomains
 from guie.config import real_root
 from guie.curation.duplicates.evidence import CROSS, UNLIKE
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.comparison import cut
+from guie.rows.comparison import cut
 from guie.data.images import open_as_seen
 
 

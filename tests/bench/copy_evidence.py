@@ -23,7 +23,7 @@ from guie.curation.duplicates.evidence import (
 )
 from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import NONE, compressed, cut
+from guie.rows.comparison import NONE, compressed, cut
 from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest

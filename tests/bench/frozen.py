@@ -24,7 +24,7 @@ from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, RankDraws, Sampler
 from guie.models.embedder import build_preprocess
-from guie.training.cached_views import FrozenData, frozen_data
+from guie.training.frozen import FrozenData, frozen_data
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode
 from guie.training.tasks import build_task

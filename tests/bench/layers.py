@@ -23,7 +23,7 @@ from torch import nn
 from guie.base.devices import make_accelerator
 from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, load_manifest
-from guie.evaluation.embedding import embed_files
+from guie.rows.embedding import embed_files
 from guie.evaluation.validation import quick_scores
 from guie.models import LoadedModel, open_model, with_layers
 from guie.report.figures import lines_over

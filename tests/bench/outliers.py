@@ -24,7 +24,7 @@ from guie.base.errors import run
 from guie.config.data import OutlierConfig
 from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
 from guie.data.manifest.reading import memberships
-from guie.evaluation.embedding import cached_features
+from guie.rows.embedding import cached_features
 from guie.models import open_model
 
 WRONG, JUNK = "another class", "another domain"

@@ -25,7 +25,7 @@ from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
-from guie.evaluation.embedding import embed_dataset
+from guie.rows.embedding import embed_dataset
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.metrics import ranking_metrics
 from guie.evaluation.opened import load_embedding_model

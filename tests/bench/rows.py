@@ -40,7 +40,7 @@ from guie.data.loader import TrainLoader
 from guie.data.manifest import load_manifest
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
-from guie.data.shards.packing import pack
+from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
 
 BATCH = 128

@@ -23,7 +23,7 @@ from guie.data.dataset import TrainDataset
 from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, Sampler
-from guie.data.shards.packing import pack
+from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)

@@ -26,7 +26,7 @@ from guie.curation.pseudo_labels import (
     sure,
 )
 from guie.data.manifest import load_manifest
-from guie.evaluation.embedding import embed_files
+from guie.rows.embedding import embed_files
 from guie.evaluation.text import class_texts
 from guie.models import open_model
 

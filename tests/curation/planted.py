@@ -10,9 +10,8 @@ import pandas as pd
 from PIL import Image, ImageOps
 
 from guie.curation.duplicates.evidence import brighter, contrasted
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import compressed, cut
-from guie.data.image_checks.hashes import FINGERPRINTS
+from guie.rows.comparison import compressed, cut
+from guie.rows.checks import FINGERPRINTS, Checks
 from guie.data.images import open_as_seen
 
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {

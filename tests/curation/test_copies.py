@@ -22,10 +22,10 @@ from guie.curation.duplicates.candidates import (
 from guie.curation.duplicates.evidence import Grade
 from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import content
-from guie.data.image_checks.decoding import VERIFY
-from guie.data.image_checks.hashes import FINGERPRINTS, hash_bytes, perceptual_hashes
+from guie.rows.comparison import content
+from guie.rows.checks import VERIFY, Checks
+from guie.rows.checks import FINGERPRINTS
+from guie.rows.hashes import hash_bytes, perceptual_hashes
 from guie.data.images import open_as_seen
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}

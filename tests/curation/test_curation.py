@@ -24,8 +24,7 @@ from guie.curation.classes import (
     split_validation,
 )
 from guie.curation.pipeline import combine, prefix_of
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import VERIFY
+from guie.rows.checks import VERIFY, Checks
 from guie.data.images import open_as_seen
 
 

@@ -27,7 +27,7 @@ from guie.curation.duplicates.evidence import (
     reach_of,
 )
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.comparison import (
+from guie.rows.comparison import (
     NONE,
     Placement,
     align,

@@ -20,7 +20,7 @@ from guie.curation.duplicates.candidates import Links, find_links
 from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.findings import refuse
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.hashes import thumbnails
+from guie.rows.checks import thumbnails
 from guie.data.images import open_as_seen
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (

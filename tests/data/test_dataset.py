@@ -22,7 +22,7 @@ from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generi
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
 from guie.models.preprocess import Preprocess
-from guie.training.cached_views import _view_caches
+from guie.training.frozen import _view_caches
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from PIL import Image, PngImagePlugin
 from guie.base.errors import UserError
 from guie.data.augmentation import Augment
 from guie.data.dataset import EvalDataset, TrainDataset
-from guie.data.image_checks.decoding import VERIFY, find_unreadable
+from guie.rows.readable import find_unreadable
 from guie.data.images import (
     DECODERS,
     difference,

@@ -21,8 +21,8 @@ from PIL import Image
 import dirty_cases
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import VERIFY, drop_unusable
+from guie.rows.checks import VERIFY, Checks
+from guie.rows.readable import drop_unusable
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import load_manifest
 

@@ -18,7 +18,7 @@ from guie.data.images import open_as_host
 from guie.data.manifest.companions import Box
 from guie.data.raw_batch import RawImages, packed
 from guie.evaluation import embedding
-from guie.evaluation.embedding import embed_dataset, embed_files
+from guie.rows.embedding import embed_dataset, embed_files
 from guie.models import open_model
 from guie.models.preprocess import Inputs, ViewSpec
 

@@ -20,7 +20,7 @@ from guie.config.reading import read_yaml
 from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest, save_manifest
 from guie.ensembles.samples import Fits
-from guie.evaluation.embedding import embed_files
+from guie.rows.embedding import embed_files
 from guie.evaluation.reduction import balanced_sample, fit_components
 from guie.evaluation.validation import quick_scores
 from guie.models import open_model

@@ -19,7 +19,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
 from guie.data.dataset import as_batch
-from guie.evaluation.embedding import embed_files
+from guie.rows.embedding import embed_files
 from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.embedder import build_embedder, build_preprocess

@@ -24,12 +24,12 @@ from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation import embedding
 from guie.evaluation import feature_cache as cache
-from guie.evaluation.embedding import cached_features
+from guie.rows.embedding import cached_features
 from guie.models import LoadedModel, open_model
 from guie.models.embedder import Embedder
 from guie.training import cached_views as views
 from guie.training import stage
-from guie.training.cached_views import TrainingView, embed_rows
+from guie.training.frozen import TrainingView, embed_rows
 from tiny_runs import mix_with_val
 
 

@@ -25,7 +25,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
-from guie.evaluation.embedding import embed_files
+from guie.rows.embedding import embed_files
 from guie.evaluation.opened import prompt_weights
 from guie.models import open_beside, open_model
 from guie.models.backbones.open_clip import create_clip

@@ -20,13 +20,13 @@ from guie.config.data import OutlierConfig, OversampleConfig
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
 from guie.data.manifest.reading import class_names, class_sizes, memberships
-from guie.evaluation.feature_cache import Features
 from guie.evaluation.knn import search_threads
+from guie.rows.store import Rows
 
 CHUNK = 65_536
 
 
-def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Features) -> np.ndarray:
+def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Rows) -> np.ndarray:
     """Sum the features of each class: float64 [C, D]; row c is the class with code c."""
     sums_CD = np.zeros((classes, features_ND.shape[1]))
     for start in range(0, len(codes_N), CHUNK):

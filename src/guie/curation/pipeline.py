@@ -54,29 +54,20 @@ from guie.curation.pseudo_labels import (
     thinned,
 )
 from guie.curation.summary import CurationReport
+from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked
 from guie.data.datasets import read_folder
-from guie.data.datasets.finding import read_source
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import (
-    VERIFY,
-    Decoded,
-    absolute,
-    decoded_folder,
-    drop_unusable,
-    file_states,
-)
-from guie.data.image_checks.hashes import FINGERPRINTS
-from guie.data.images import open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecar_path
 from guie.data.names import refuse_alike
 from guie.data.shards.address import shown, url_of
-from guie.evaluation.embedding import cached_features
-from guie.evaluation.feature_cache import Features
 from guie.evaluation.text import ClassTexts, class_texts
 from guie.models.loading import open_model, refuse_no_model
+from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
+from guie.rows.embedding import stored_features
+from guie.rows.readable import drop_unusable
+from guie.rows.store import Rows
 
 
 def read_sources(
@@ -91,9 +82,6 @@ def read_sources(
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []
     sidecars: dict[str, Sidecar] = {}
-    out = Path(config.out)
-    decoded = Decoded(decoded_folder(out))  # so that training need not verify again
-    cache = CheckCache(FINGERPRINTS if config.clean else VERIFY, config.image_root)
     for number, source in enumerate(config.sources):
         read, skipped = read_one(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)
@@ -101,12 +89,15 @@ def read_sources(
         dropped: list[dict[str, str]] = []
         if config.verify:
             assert source.path is not None  # `with_path` has found it
-            paths = table["image_path"].unique()
-            states = file_states(absolute(read.root, paths), open_as_seen.__name__)
-            checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
-            table, dropped = drop_unusable(table, read.root, checked, source.path)
-            good = states[pd.Index(paths).isin(table["image_path"])]
-            decoded.add(good[~decoded.are_known(good)])
+            checks = checks_of(config, table["image_path"].unique(), prefix)
+            checks.fill(workers, source.path)
+            found = checks.table()
+            table, dropped = drop_unusable(table, read.root, found, source.path)
+            verified = Checks(
+                VERIFY, config.image_root, found.index, prefix=prefix, known=checks.states
+            )
+            new = verified.missing()  # so that training need not decode them again
+            verified.store.add(verified.states.take(new), found[list(VERIFY.columns)].iloc[new])
         account.add_source(source, skipped, dropped)
         account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
@@ -121,6 +112,12 @@ def read_sources(
     account.after("read", everything)
     account.after("unusable", table)
     return table, sidecar
+
+
+def checks_of(config: MixConfig, paths: Sequence[str], prefix: str) -> Checks:
+    """Return what is to be found out about images below the prefix, within the mix's root."""
+    check = FINGERPRINTS if config.clean else VERIFY
+    return Checks(check, config.image_root, paths, prefix=prefix)
 
 
 def _refuse_alike(table: pd.DataFrame, config: MixConfig) -> None:
@@ -477,9 +474,10 @@ def features_of(
     root: Path,
     config: MixConfig,
     workers: int,
-) -> Features:
-    """Return the features of images by the model of a config, from the cache if they are there."""
+    part: tuple[int, int] = (0, 1),
+) -> Rows:
+    """Return the features of images by the model of a config; compute those of a part that are missing."""
     model = open_model(by.model, by.size_px, by.fit)
-    return cached_features(
-        make_accelerator(), model, paths.tolist(), root, config.features, workers=workers
+    return stored_features(
+        make_accelerator(), model, paths.tolist(), root, config.features, workers=workers, part=part
     )

@@ -17,11 +17,11 @@ from guie.config.data import ProxyEvaluatorConfig
 from guie.config.stages import CosineSchedule
 from guie.curation.selection import Score
 from guie.data.sampling import Stream
-from guie.evaluation.feature_cache import Features
 from guie.evaluation.validation import quick_scores
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import ArcFace
 from guie.models.head import Head
+from guie.rows.store import Rows
 from guie.training.optim import schedule_factor
 
 
@@ -37,7 +37,7 @@ class Proxy:
 
     def __init__(
         self,
-        feat_NF: np.ndarray | Features,
+        feat_NF: np.ndarray | Rows,
         table: pd.DataFrame,
         config: ProxyEvaluatorConfig,
         metric: str = "r_at_1",

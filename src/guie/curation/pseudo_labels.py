@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.evaluation.feature_cache import Features
+from guie.rows.store import Rows
 
 Z_95 = 1.645  # 95 % quantile of the standard normal distribution
 
@@ -94,7 +94,7 @@ class Guesses(NamedTuple):
     margin_N: np.ndarray  # float32: that probability minus the second largest
 
 
-def guess(emb_ND: np.ndarray | Features, text_CD: np.ndarray, scale: float) -> Guesses:
+def guess(emb_ND: np.ndarray | Rows, text_CD: np.ndarray, scale: float) -> Guesses:
     """Predict the nearest of at least two classes for each image.
 
     Args:

@@ -14,11 +14,11 @@ import pandas as pd
 from guie.base.files import replacing, write_json
 from guie.config import MixConfig
 from guie.config.data import Source
-from guie.data.image_checks.decoding import differing
 from guie.data.manifest import queries_without_positive
 from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships
 from guie.report.pages import class_sizes, left_after, write_report
+from guie.rows.readable import differing
 
 Counts = dict[str, dict[str, Any]]
 SPLITS = ("train", "val", "test")

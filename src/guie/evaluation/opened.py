@@ -24,13 +24,13 @@ from guie.base.files import refuse_special
 from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import read_companion
-from guie.evaluation.embedding import embed_files, recipe
 from guie.models.adapters.prompts import Pool
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.loading import LoadedModel, open_model, trained_precision, with_layers
 from guie.models.pretrained import sha256_of
+from guie.rows.embedding import embed_files, recipe
 
 
 @dataclass(frozen=True)

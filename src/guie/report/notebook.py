@@ -18,9 +18,9 @@ from IPython.display import Image
 from matplotlib.figure import Figure
 
 from guie.base.devices import make_accelerator
-from guie.evaluation.embedding import cached_features
 from guie.evaluation.knn import unit_vectors
 from guie.models import LoadedModel
+from guie.rows.embedding import stored_features
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = os.environ.get("GUIE_SIZE", "demo")  # or smoke: the same steps in seconds, for CI
@@ -74,7 +74,7 @@ def embedded(model: LoadedModel, table: pd.DataFrame, root: Path) -> np.ndarray:
     Raises UserError if an image cannot be read.
     """
     features, paths = ROOT / "runs" / SIZE / "features", table["image_path"]
-    return unit_vectors(cached_features(make_accelerator(), model, paths, root, features)[:], paths)
+    return unit_vectors(stored_features(make_accelerator(), model, paths, root, features)[:], paths)
 
 
 def _forward(source: IO[bytes], target: IO[str], last: deque[str]) -> None:

@@ -22,12 +22,13 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import held, refuse_foreign_list, replacing, shown
 from guie.base.processes import loader_count
-from guie.data.image_checks.decoding import absolute, file_states, find_unreadable
 from guie.data.images import DECODERS
-from guie.evaluation.embedding import Check, embed_into, raise_fault
-from guie.evaluation.feature_cache import FeatureCache, Features, remove_caches
 from guie.evaluation.knn import search_threads, unit_vectors
 from guie.evaluation.opened import EmbeddingModel
+from guie.rows.embedding import Check, FileEmbeddings, raise_fault
+from guie.rows.readable import find_unreadable
+from guie.rows.states import states
+from guie.rows.store import Rows, Store
 from guie.search.engines import (
     ADDED,
     Approximate,
@@ -56,7 +57,7 @@ from guie.search.index import (
 )
 from guie.search.regions import regions_of, vector_rows
 
-PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
+PARTS, DROPPED = "parts", "dropped.csv"
 LOCK = ".index.lock"  # not `.lock`, which a run folder has
 LISTED = ["image_path", "reason"]  # columns of DROPPED
 SAME = ["image_path", "size_bytes", "mtime_ns"]
@@ -114,11 +115,8 @@ def claimed(folder: Path) -> Iterator[None]:
             f"{folder}: not an index, but has {len(found):,} other files or folders ({shown}); give a new"
             " or empty folder with --out"
         )
-    for name in (PARTS, DECODED):
-        if (folder / name).is_symlink():
-            raise UserError(
-                f"{folder / name}: is a symbolic link, which is not followed; remove it"
-            )
+    if (folder / PARTS).is_symlink():
+        raise UserError(f"{folder / PARTS}: is a symbolic link, which is not followed; remove it")
     refuse_foreign_list(folder / DROPPED, LISTED)
     said, remedy = f"{folder}: another process writes this index", "wait, or choose another --out"
     with held(folder / LOCK, said, remedy):
@@ -156,28 +154,30 @@ def build(
     regions = regions_of(facts.regions)
     missing = files[row_N < 0].reset_index(drop=True)
     paths = np.repeat(missing["image_path"].to_numpy(object), len(regions)).tolist()
-    cache = FeatureCache(out / PARTS, opened.recipe, np.float32)
-    states = embed_into(
-        cache,
+    store = Store(out / PARTS, opened.recipe, np.float32)
+    embeddings = FileEmbeddings(
+        store,
         accelerator,
         opened.embedder,
         opened.preprocess,
-        absolute(pictures.root, paths),
+        pictures.root,
+        paths,
         [None, *regions[1:]] * len(missing),
         open_image=DECODERS[pictures.decode],
         batch_size=opened.batch_size,
         workers=workers,
         check=check,
     )
+    embeddings.fill()
     if not accelerator.is_main_process:
         return None
     index = finish(
         out,
         facts,
         files,
-        _blocks(files, row_N, old, cache.open(states, facts.dimension), len(regions)),
+        _blocks(files, row_N, old, embeddings.rows(), len(regions)),
     )
-    remove_caches(out / PARTS)
+    store.remove()
     return index, _changes(files, old, row_N, unreadable)
 
 
@@ -230,7 +230,7 @@ def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
 
 
 def _blocks(
-    files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Features, regions: int
+    files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Rows, regions: int
 ) -> Iterator[np.ndarray]:
     """Yield vectors in the order of the files, from the old index if it has them, else new ones."""
     new_N, path_N = np.cumsum(row_N < 0) - 1, files["image_path"].to_numpy()
@@ -291,8 +291,7 @@ def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame
     """Return rows with a readable image, and the others with the reason, also written to DROPPED."""
     files = pictures.files
     table = files[["image_path"]].assign(split="train")
-    asked = (table, pictures.root, out / DECODED, max(1, workers))
-    bad = find_unreadable(*asked, DECODERS[pictures.decode])
+    bad = find_unreadable(table, pictures.root, max(1, workers), DECODERS[pictures.decode])
     left = files.drop(bad.index).reset_index(drop=True)
     if left.empty:
         raise UserError(f"{pictures.root}: none of {len(files):,} images can be decoded")
@@ -318,8 +317,7 @@ def _rows_of(files: pd.DataFrame, old: Index | None, root: Path) -> tuple[pd.Dat
         )
         content_N = np.where(row_N < 0, -1, old.files["content"].to_numpy()[row_N])
     read_N = (row_N < 0) | bool(os.environ.get(CHECK_CONTENT))
-    paths = absolute(root, files.loc[read_N, "image_path"].tolist())
-    now = file_states(paths, "", by_content=True)["mtime_ns"].to_numpy()
+    now = states(root, files.loc[read_N, "image_path"], by_content=True).time_N
     row_N[read_N] = np.where(content_N[read_N] == now, row_N[read_N], -1)
     content_N[read_N] = now
     return files.assign(content=content_N), row_N

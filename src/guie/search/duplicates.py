@@ -6,6 +6,7 @@ pairs.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,9 @@ from scipy.sparse.csgraph import connected_components
 from guie.base.errors import UserError
 from guie.config.data import NearConfig
 from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Grade, thumbnails_of
+from guie.curation.duplicates.evidence import Grade
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.hashes import FINGERPRINTS
-from guie.data.images import open_as_seen
+from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
 from guie.search.index import Index
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
@@ -34,10 +33,15 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
     """
     root = Path(index.facts.root)
     files = index.files
-    cache = CheckCache(FINGERPRINTS, root)
-    checked = cache.rows(files["image_path"].tolist(), root, open_as_seen, workers, "copies")
-    table = checked.reset_index(names="image_path").assign(
-        domain=files["domain"].replace("", "pictures"), label=files["label"].replace("", "unknown")
+    checks = Checks(FINGERPRINTS, root, files["image_path"])
+    checks.fill(workers, "copies")
+    table = (
+        checks.table()
+        .reset_index(names="image_path")
+        .assign(
+            domain=files["domain"].replace("", "pictures"),
+            label=files["label"].replace("", "unknown"),
+        )
     )
     bad = table[table["reason"] != ""]
     if len(bad):
@@ -45,7 +49,7 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
             f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such images);"
             " update the index first: run the same `search.py index` again"
         )
-    embed = thumbnails_of(root, workers)
+    embed = partial(thumbnails, root=root, workers=workers)
     differences = Pixels(
         root, workers, dict(zip(table["image_path"], table["pixels"], strict=True))
     )

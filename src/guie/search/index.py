@@ -35,9 +35,9 @@ from guie.base.files import remove_own, replacing, write_json
 from guie.base.seeds import seeded_draws
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
-from guie.data.image_checks.decoding import absolute, file_states
 from guie.data.images import Decode
 from guie.data.manifest import load_manifest
+from guie.rows.states import states
 
 MANIFESTS = (".csv", ".parquet")
 
@@ -90,10 +90,8 @@ def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
 
 
 def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
-    states = file_states(absolute(root, rows["image_path"].tolist()), "", by_content=False)
-    rows = rows.reset_index(drop=True).assign(
-        size_bytes=states["size_bytes"], mtime_ns=states["mtime_ns"]
-    )
+    known = states(root, rows["image_path"], by_content=False)
+    rows = rows.reset_index(drop=True).assign(size_bytes=known.size_N, mtime_ns=known.time_N)
     return rows.sort_values("image_path", ignore_index=True)
 
 

@@ -25,9 +25,9 @@ from guie.base.errors import UserError
 from guie.base.files import append_text, remove_own, write_text
 from guie.base.processes import usable_cores
 from guie.config.base import expanded
-from guie.data.image_checks.decoding import decoded_folder, find_unreadable
 from guie.data.manifest import load_manifest
 from guie.evaluation.sources import FITTED
+from guie.rows.readable import find_unreadable
 from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
@@ -143,9 +143,7 @@ def look_at_images(jobs: Iterable[Job]) -> None:
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
-        cache = decoded_folder(manifest.path)
-        asked = (manifest.table, manifest.root, cache, usable_cores())
-        find_unreadable(*asked, manifest.open_image)
+        find_unreadable(manifest.table, manifest.root, usable_cores(), manifest.open_image)
 
 
 def threads_of_each(jobs: int) -> int:

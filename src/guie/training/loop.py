@@ -15,11 +15,11 @@ from guie.base.errors import UserError
 from guie.base.slow_bf16 import float32_products
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
-from guie.data.image_checks.decoding import readable
 from guie.data.loader import Prefetcher, load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.models.batch_norm import share_statistics, trained
+from guie.rows.readable import readable
 from guie.training.checkpoint import TrainState
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped

@@ -17,11 +17,11 @@ from guie.base.files import write_json
 from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
-from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
 from guie.models.loading import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
+from guie.rows.readable import STATE
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (

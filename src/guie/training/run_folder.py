@@ -37,8 +37,8 @@ from guie.base.files import (
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig
 from guie.config.training import FREE
-from guie.data.image_checks.decoding import STATE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
+from guie.rows.readable import STATE
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 METRICS_FILE = "metrics.jsonl"

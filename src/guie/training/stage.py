@@ -31,19 +31,19 @@ from guie.data.loader import (
 )
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
-from guie.evaluation.embedding import Check, embed_files, raise_fault
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.embedder import Embedder, build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
-from guie.training.cached_views import (
+from guie.rows.embedding import Check, embed_files, raise_fault
+from guie.training.checkpoint import without_frozen
+from guie.training.frozen import (
     FrozenData,
     embed_rows,
     frozen_data,
     taught_batches,
     teacher_views,
 )
-from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
 from guie.training.run import Run

@@ -10,8 +10,10 @@ from miniatures import MINIATURES, SMALL_SPLITS
 
 from guie.config import MixConfig, load_config
 from guie.config.data import DatasetSource
-from guie.data.datasets import DATASETS, thinning
-from guie.data.datasets.finding import located, read_source
+from guie.curation import thinning
+from guie.curation.thinning import read_source
+from guie.data.datasets import DATASETS
+from guie.data.datasets.finding import located
 from guie.data.manifest import DomainDeclaration, Sidecar, check
 
 MIXES = sorted((Path(__file__).parents[3] / "configs" / "mixes").glob("*.yaml"))

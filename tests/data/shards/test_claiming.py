@@ -11,8 +11,8 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.data.shards.claiming import PARTS, claimed
-from guie.data.shards.indexing import DROPPED, index_tars
-from guie.data.shards.packing import pack
+from guie.curation.indexing import DROPPED, index_tars
+from guie.curation.packing import pack
 from sharded import SHARD_BYTES, data_set, picture_bytes, tar_of
 
 CURATE = Path(__file__).parents[3] / "src/curate.py"

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from guie.base.errors import UserError
 from guie.base.files import cache_folder
 from guie.data.dataset import classes_of, distinct_rows, rows_hash
-from guie.data.image_checks.decoding import readable
+from guie.rows.readable import readable
 from guie.data.manifest import Manifest, load_manifest, rows_where, table
 from guie.data.manifest.reading import sidecar_path
 from guie.data.shards import cached

@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
-from guie.data.image_checks.decoding import absolute, file_states
+from guie.rows.states import absolute, states
 from guie.data.images import open_as_seen
 from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest, table
@@ -248,7 +248,7 @@ def test_an_index_that_changes_is_read_anew(both, server: str, tmp_path: Path) -
     files, objects = both
     some = files.table["image_path"].iloc[4:]
     from guie.data.manifest import save_manifest
-    from guie.data.shards.packing import pack
+    from guie.curation.packing import pack
     from sharded import SHARD_BYTES
 
     save_manifest(files.table.iloc[4:], tmp_path / "files/less.csv")

@@ -15,11 +15,12 @@ from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.image_checks import decoding
-from guie.data.image_checks.decoding import absolute, file_states, find_unreadable
+from guie.rows.readable import find_unreadable
+from guie.rows.states import absolute, states
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import Manifest, load_manifest, save_manifest
 from guie.data.shards.index import read_facts, write_index
-from guie.data.shards.packing import pack
+from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
 from sharded import SHARD_BYTES, data_set, packed
 

@@ -28,7 +28,7 @@ from guie.curation.duplicates.evidence import (
 from guie.curation.duplicates.findings import Verdicts
 from guie.curation.duplicates.hamming import BITS, near_hashes
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.hashes import Hashes, hash_bytes
+from guie.rows.hashes import Hashes, hash_bytes
 
 # If many images share a hash, the first 32 represent all of them. Otherwise N copies of one
 # placeholder would make N squared pairs.
@@ -139,7 +139,7 @@ class Links:
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
     # Columns of NEAR: distance in bits of the perceptual hash, similarity as a cosine, difference
-    # from `image_checks.comparison.compare`, its limits for a certain copy and for any copy, the
+    # from `rows.comparison.compare`, its limits for a certain copy and for any copy, the
     # Grade, and whether a person gave that grade. Each pair is listed in both directions, sorted by
     # picture, then by difference, smallest first.
     near: pd.DataFrame
@@ -226,7 +226,7 @@ def measured(
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
-    # Features of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
+    # Rows of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
     if least is None and len(pairs) and not near.mirrored:
         least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
     if least is not None:

@@ -16,19 +16,19 @@ from scipy.optimize import brentq
 
 from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, NearConfig
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import VIEWS, compressed, cut
-from guie.data.image_checks.hashes import CACHED_VIEW, FINGERPRINTS, thumbnails
-from guie.data.images import open_as_seen
-from guie.evaluation.embedding import cached_features
-from guie.evaluation.feature_cache import Features
 from guie.models.loading import LoadedModel, open_model
+from guie.rows.checks import thumbnails
+from guie.rows.comparison import VIEWS, compressed, cut
+from guie.rows.embedding import stored_features
+from guie.rows.store import Rows
 
 # Paths and the name of a view -> (N, D) features of unit length.
-Embed = Callable[[Sequence[str], str], np.ndarray | Features]
+Embed = Callable[[Sequence[str], str], np.ndarray | Rows]
 
 
-def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
+def embed_for(
+    config: CleaningConfig, root: Path, folder: Path, workers: int, part: tuple[int, int] = (0, 1)
+) -> Embed:
     """Return the features that cleaning compares: cached ones of its model, or thumbnails.
 
     The model is opened at first use, because most mixes have no near-duplicates to confirm. Raises
@@ -36,26 +36,18 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
     """
     word = config.model
     if word is None:
-        return thumbnails_of(root, workers)
+        return partial(thumbnails, root=root, workers=workers)
 
     @lru_cache(maxsize=1)
     def opened() -> tuple[Accelerator, LoadedModel]:
         return make_accelerator(), open_model(word, config.size_px)
 
-    def embed(paths: Sequence[str], view: str) -> Features:
+    def embed(paths: Sequence[str], view: str) -> Rows:
         look = None if view == "whole" else (view, VIEWS[view])
-        return cached_features(*opened(), paths, root, folder, workers=workers, view=look)
-
-    return embed
-
-
-def thumbnails_of(root: Path, workers: int) -> Embed:
-    """Return thumbnails in place of features; those of fingerprinted images come from the cache."""
-    cache = CheckCache(FINGERPRINTS, root)
-
-    def embed(paths: Sequence[str], view: str) -> np.ndarray:
-        cached = cache.thumbnails(paths, root, open_as_seen) if view == CACHED_VIEW else {}
-        return thumbnails(paths, view, root, workers, cached)
+        accelerator, model = opened()
+        return stored_features(
+            accelerator, model, paths, root, folder, view=look, part=part, workers=workers
+        )
 
     return embed
 

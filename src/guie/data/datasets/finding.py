@@ -1,19 +1,15 @@
-"""Find the data sets in `input/` (on Kaggle in `/kaggle/input`), and read one as the source of a mix."""
+"""Find the data sets in `input/` (on Kaggle in `/kaggle/input`)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from guie.base.errors import UserError
 from guie.config.data import DatasetSource, Source
-from guie.data.datasets import DATASETS, Dataset, Reading, read_dataset
-from guie.data.datasets.thinning import keep_classes, thin_test
-from guie.data.manifest.companions import within
+from guie.data.datasets import DATASETS, Dataset
 
 ROOTS = (Path("input"), Path("/kaggle/input"))
 MAX_WRAPPING = 20  # more sibling folders than this are classes, not wrappers made by an archive
@@ -98,46 +94,11 @@ def with_path(source: Source) -> Source:
     """Return a data set source with its folder filled in, any other unchanged. Raises UserError."""
     if not isinstance(source, DatasetSource):
         return source
-    return source.model_copy(update={"path": str(_folder(source))})
+    return source.model_copy(update={"path": str(folder_of(source))})
 
 
-def read_source(
-    source: DatasetSource, seed: int = 0, workers: int = 1
-) -> tuple[Reading, Counter[str]]:
-    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
-
-    Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
-    """
-    folder = _folder(source)
-    reading = read_dataset(
-        DATASETS[source.kind],
-        folder,
-        splits=source.splits,
-        domain=source.domain,
-        partial=source.partial,
-        as_train=source.as_train,
-        **source.options,
-    )
-    table, skipped = reading.table, Counter[str]()
-    if source.max_classes is not None:
-        table = keep_classes(table, source.max_classes, source.choose_classes, seed)
-        skipped["train image of a class that was not chosen"] = len(reading.table) - len(table)
-    before = len(table)
-    if source.test_max_images or source.test_near_duplicate_bits is not None:
-        table = thin_test(
-            table,
-            folder,
-            max_images=source.test_max_images,
-            near_duplicate_bits=source.test_near_duplicate_bits,
-            seed=seed,
-            workers=workers,
-        )
-    skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
-    companions = within(reading.companions, table)
-    return replace(reading, table=table, companions=companions), +skipped
-
-
-def _folder(source: DatasetSource) -> Path:
+def folder_of(source: DatasetSource) -> Path:
+    """Return a data set source's folder. Raises UserError if it is not found."""
     if source.path is None:
         return located(source.kind)
     folder = Path(source.path)  # or a folder above

@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
-from guie.data.image_checks.comparison import difference_picture, working
 from guie.data.images import open_as_seen
 from guie.report.figures.style import ACCENT, BEFORE, FAINT, INK, LOST, MUTED, TELLING
+from guie.rows.comparison import difference_picture, working
 
 
 def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> None:

@@ -29,14 +29,6 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import read_json, replacing, write_json
 from guie.config.data import MixConfig
-from guie.data.image_checks.decoding import (
-    VERSION,
-    absolute,
-    decoded_folder,
-    file_states,
-    find_unreadable,
-    refuse_unreadable,
-)
 from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
 from guie.data.manifest.reading import sidecar_path, write_sidecar
@@ -44,6 +36,9 @@ from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
+from guie.rows.checks import VERSION
+from guie.rows.readable import find_unreadable, refuse_unreadable
+from guie.rows.states import states
 
 SEED = 0  # of the order of the images
 SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as JSON
@@ -80,7 +75,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     """Write shards and their index into a folder, or resume a stopped packing; return the index.
 
     Args:
-        manifest: its images are decoded first, unless a `Decoded` knows them.
+        manifest: its images are decoded first, if they were not before.
         shard_bytes: of a shard, at most; a single larger image has a shard of its own.
         workers: shards written at once.
 
@@ -93,8 +88,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     if _is_packed(index, plan):
         write_sidecar(index, manifest.sidecar)  # it may have changed
         return index
-    cache = decoded_folder(manifest.path)
-    bad = find_unreadable(manifest.table, manifest.root, cache, workers, manifest.open_image)
+    bad = find_unreadable(manifest.table, manifest.root, workers, manifest.open_image)
     refuse_unreadable(bad, manifest)
     with claimed(folder) as parts:
         if _is_packed(index, plan):  # by another process meanwhile
@@ -139,14 +133,14 @@ def _is_packed(index: Path, plan: Plan) -> bool:
 
 def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
     image_of_row, image_paths = pd.factorize(manifest.table["image_path"].to_numpy(object))
-    states = file_states(absolute(manifest.root, image_paths), "", by_content=False)
-    if (gone := states["size_bytes"] <= 0).any():
-        first = image_paths[gone.to_numpy().argmax()]
+    known = states(manifest.root, image_paths, by_content=False)
+    sizes = known.size_N
+    if (gone := sizes <= 0).any():
+        first = image_paths[gone.argmax()]
         raise UserError(
             f"{manifest.path}: {int(gone.sum()):,} images are missing or empty, first {first}; is"
             f" {manifest.root} the folder that image_path starts from?"
         )
-    sizes = states["size_bytes"].to_numpy()
     order = np.random.default_rng(SEED).permutation(len(image_paths))
     first, room = [], -1
     for position, size in enumerate((sizes[order] + SAMPLE_BYTES).tolist()):
@@ -155,7 +149,7 @@ def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
             first.append(position)
             room = shard_bytes - size
     digest = hashlib.sha256(f"{shard_bytes} {_rows_digest(manifest)}".encode())
-    digest.update(states[["size_bytes", "mtime_ns"]].to_numpy().tobytes())
+    digest.update(np.stack([sizes, known.time_N], axis=1).tobytes())
     return Plan(image_paths, image_of_row, sizes, order, np.array(first), digest.hexdigest())
 
 

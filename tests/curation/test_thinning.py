@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data.datasets import thinning
-from guie.data.datasets.thinning import distinct, keep_classes, thin_test
+from guie.curation import thinning
+from guie.curation.thinning import distinct, keep_classes, thin_test
 
 DRAW = np.random.default_rng(0)
 

@@ -37,7 +37,6 @@ from guie.data.archives import (
     of_tar,
     refuse_cut_short,
 )
-from guie.data.image_checks.decoding import VERSION, mapped
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
@@ -53,6 +52,8 @@ from guie.data.names import (
 from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
 from guie.data.shards.storage import content_hash
+from guie.rows.checks import VERSION
+from guie.rows.filling import mapped
 
 DROPPED = "index.dropped.csv"
 LISTED = ["image_path", "reason"]  # its columns

@@ -14,11 +14,13 @@ from accelerate import Accelerator
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data.image_checks import decoding as decoded
-from guie.data.image_checks import decoding as precheck
-from guie.data.image_checks.decoding import drop_unreadable, find_unreadable, refuse_unreadable
 from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, load_manifest
+from guie.rows import readable
+from guie.rows import states as asking
+from guie.rows.checks import VERIFY, Checks
+from guie.rows.filling import OnCores
+from guie.rows.readable import drop_unreadable, find_unreadable, refuse_unreadable
 
 ROWS = [
     *(f"t/{n}.png,toys/car,toys,train,train" for n in range(4)),
@@ -27,6 +29,13 @@ ROWS = [
     *(f"v/{n}.png,toys/dog,toys,val,both" for n in range(3, 5)),
     "v/5.png,toys/lone,toys,val,both",
 ]
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for what is found out."""
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -61,8 +70,7 @@ def opened(monkeypatch) -> list[str]:
 
 
 def find(manifest: Manifest, decode: str = "seen") -> pd.DataFrame:
-    cache = manifest.root / "cache"
-    return find_unreadable(manifest.table, manifest.root, cache, 1, DECODERS[decode])
+    return find_unreadable(manifest.table, manifest.root, 1, DECODERS[decode])
 
 
 def test_good_images_pass_in_silence_and_stay(manifest):
@@ -89,13 +97,14 @@ def test_all_splits_are_decoded_as_the_sidecar_says_and_only_once(manifest, open
 
 def test_the_host_reads_what_was_seen_without_a_second_look(manifest, opened):
     """As curation has seen it."""
-    files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS][5:]
-    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(files[0])
-    seen = decoded.file_states(files, "open_as_seen")
-    decoded.Decoded(manifest.root / "cache").add(seen)
+    names = [row.split(",")[0] for row in ROWS][5:]
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(manifest.file(names[0]))
+    Checks(VERIFY, manifest.root, names).fill(1, "seen")
+    opened.clear()
     assert find(manifest, "host").empty
     assert opened == [f"open_as_host {n}.png" for n in range(5)]  # those of train
-    Path(files[1]).write_bytes(Path(files[1]).read_bytes()[:60])  # another file now: all of it
+    file = manifest.file(names[1])
+    file.write_bytes(file.read_bytes()[:60])  # another file now: all of it
     assert find(manifest, "host")["image_path"].tolist() == ["v/1.png"]
     assert opened[-1] == "open_as_host 1.png"
 
@@ -127,13 +136,13 @@ def test_a_changed_file_is_decoded_again_and_no_other(manifest, opened):
         assert opened == ["open_as_seen 2.png"]
 
 
-def test_what_was_bad_is_opened_again_until_it_is_mended(manifest, opened):
+def test_what_was_bad_is_known_until_it_is_mended(manifest, opened):
     good = manifest.file("t/1.png").read_bytes()
     manifest.file("t/1.png").write_bytes(good[:20])
     assert len(find(manifest)) == len(find(manifest)) == 1
     manifest.file("t/1.png").write_bytes(good)
     assert find(manifest).empty
-    assert opened.count("open_as_seen 1.png") == 4  # t/1.png thrice, v/1.png once
+    assert opened.count("open_as_seen 1.png") == 3  # t/1.png twice, v/1.png once
 
 
 def test_a_good_file_that_goes_bad_is_found(manifest):
@@ -149,28 +158,25 @@ def test_a_good_file_that_goes_bad_is_found(manifest):
 def test_another_version_of_the_decoders_decodes_all_again(manifest, opened, monkeypatch):
     find(manifest)
     opened.clear()
-    monkeypatch.setattr(decoded, "VERSION", "another")
+    monkeypatch.setattr(readable, "VERIFY", VERIFY._replace(version="another"))
     find(manifest)
     assert len(opened) == 11
 
 
-def test_a_damaged_cache_is_no_more_than_a_slow_start(manifest, opened):
+def test_a_damaged_store_is_no_more_than_a_slow_start(manifest, opened, store):
     find(manifest)
-    for content in (b"", b"no parquet", None):
-        for file in (manifest.root / "cache").iterdir():
-            if content is None:  # somebody else's table
-                pd.DataFrame({"a": [1]}).to_parquet(file)
-            else:
-                file.write_bytes(content)
+    for content in (b"", b"no parquet"):
+        for file in store.glob("verified/*/*/[!r]*"):
+            file.write_bytes(content)
         opened.clear()
         assert find(manifest).empty and len(opened) == 11
     opened.clear()
     assert find(manifest).empty and opened == []
 
 
-def test_a_cache_that_cannot_be_written_is_named(manifest):
-    (manifest.root / "cache").write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="cache/[0-9a-f]+.parquet: cannot be written"):
+def test_a_store_that_cannot_be_written_is_named(manifest, store):
+    store.write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="recipe.json: cannot be written"):
         find(manifest)
 
 
@@ -183,6 +189,7 @@ def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch
         return opener(path)
 
     interrupted.__name__ = opener.__name__
+    monkeypatch.setattr(OnCores, "most", 4)
     with monkeypatch.context() as patch:
         patch.setitem(DECODERS, "seen", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -192,10 +199,10 @@ def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch
     assert opened == [f"open_as_seen {n}.png" for n in range(3, 6)]
 
 
-def test_two_checks_share_a_cache_without_forgetting(manifest, opened):
+def test_two_checks_share_a_store_without_forgetting(manifest, opened):
     train = manifest.table["split"] == "train"
     for rows in (manifest.table[train], manifest.table[~train]):
-        find_unreadable(rows, manifest.root, manifest.root / "cache", 1)
+        find_unreadable(rows, manifest.root, 1)
     opened.clear()
     find(manifest)
     assert opened == []
@@ -204,17 +211,17 @@ def test_two_checks_share_a_cache_without_forgetting(manifest, opened):
 def test_all_cores_that_may_be_used_decode(manifest, monkeypatch):
     asked, find = [], find_unreadable
 
-    def counted(table, root, cache, workers, *more):
+    def counted(table, root, workers, *more):
         asked.append(workers)
-        return find(table, root, cache, 1, *more)
+        return find(table, root, 1, *more)
 
-    monkeypatch.setattr(precheck, "usable_cores", lambda: 7)
-    monkeypatch.setattr(precheck, "find_unreadable", counted)
-    precheck.readable(Accelerator(), manifest, ["train"], drop_bad=False, dropped=manifest.root)
+    monkeypatch.setattr(readable, "usable_cores", lambda: 7)
+    monkeypatch.setattr(readable, "find_unreadable", counted)
+    readable.readable(Accelerator(), manifest, ["train"], drop_bad=False, dropped=manifest.root)
     assert asked == [7]
 
 
-def test_processes_find_what_one_finds(tmp_path):
+def test_processes_find_what_one_finds(tmp_path, monkeypatch):
     """More images than one process takes at a time."""
     Image.new("RGB", (3, 3)).save(tmp_path / "good.png")
     names = [f"{n}.png" for n in range(150)]
@@ -223,10 +230,13 @@ def test_processes_find_what_one_finds(tmp_path):
     for name in names[::40]:
         (tmp_path / name).write_bytes(b"bad")
     table = pd.DataFrame({"image_path": names, "split": "train"})
-    found = [find_unreadable(table, tmp_path, tmp_path / f"cache{w}", w) for w in (1, 2)]
+    found = []
+    for workers in (1, 2):
+        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / f"cache {workers}"))
+        found.append(find_unreadable(table, tmp_path, workers))
     assert found[0]["image_path"].tolist() == names[::40]
     pd.testing.assert_frame_equal(*found)
-    assert find_unreadable(table, tmp_path, tmp_path / "cache2", 2).equals(found[0])
+    assert find_unreadable(table, tmp_path, 2).equals(found[0])
 
 
 def spoil(manifest: Manifest, *names: str) -> pd.DataFrame:
@@ -252,7 +262,7 @@ def test_one_missing_file_casts_no_doubt_on_the_root(manifest):
 
 
 def test_long_lists_are_cut_and_counted(manifest, monkeypatch):
-    monkeypatch.setattr(precheck, "SHOWN", 2)
+    monkeypatch.setattr(readable, "SHOWN", 2)
     with pytest.raises(UserError) as caught:
         refuse_unreadable(spoil(manifest, *(f"t/{n}.png" for n in range(4))), manifest)
     assert str(caught.value).splitlines()[1].startswith("t/0.png")
@@ -261,7 +271,7 @@ def test_long_lists_are_cut_and_counted(manifest, monkeypatch):
 
 def test_a_wrong_root_is_guessed(manifest, tmp_path):
     elsewhere = Manifest(manifest.table, tmp_path, manifest.path, manifest.sidecar)
-    bad = find_unreadable(elsewhere.table, tmp_path, tmp_path / "cache", 1)
+    bad = find_unreadable(elsewhere.table, tmp_path, 1)
     with pytest.raises(UserError, match=f"11 rows.*is {tmp_path} the folder that image_path"):
         refuse_unreadable(bad, elsewhere)
     with pytest.raises(UserError, match=f"none of 5 train images.*is {tmp_path} the folder"):
@@ -294,15 +304,15 @@ def test_states_are_asked_for_at_the_same_time_and_stay_in_order(
     for number, file in enumerate(files[:-1]):  # the last is missing
         Path(file).write_bytes(bytes(number))
     together = threading.Barrier(4)
-    monkeypatch.setattr(precheck, "STAT_FILES", 10)
-    found = precheck._size_and_time
+    monkeypatch.setattr(asking, "STAT_FILES", 10)
+    found = asking._size_and_time
 
     def waiting(file, *by_content):
         if file in files[::10]:  # the first of its part
             together.wait(timeout=300)
         return found(file, *by_content)
 
-    monkeypatch.setattr(precheck, "_size_and_time", waiting)
-    states = precheck.file_states(files, "")
-    assert states["size_bytes"].tolist() == [*range(39), -1]
-    assert states["file"].tolist() == files
+    monkeypatch.setattr(asking, "_size_and_time", waiting)
+    states = asking.states(tmp_path, [Path(file).name for file in files])
+    assert states.size_N.tolist() == [*range(39), -1]
+    assert states.names == [f"{number}.jpg" for number in range(40)]

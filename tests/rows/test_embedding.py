@@ -19,11 +19,13 @@ from torch.utils.data import TensorDataset
 import embed
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.evaluation import embedding
-from guie.evaluation.embedding import embed_blocks, embed_dataset
-from guie.evaluation.feature_cache import FeatureCache, fill
 from guie.evaluation.opened import embedding_precision
 from guie.models.loading import trained_precision
+from guie.rows import embedding
+from guie.rows.embedding import OnDevices, embed_blocks, embed_dataset
+from guie.rows.filling import fill
+from guie.rows.states import keys
+from guie.rows.store import Store
 from guie.training.process_guard import Cause, Stopped
 from tiny_runs import tiny_config, tiny_run
 
@@ -72,67 +74,98 @@ def test_a_block_has_as_many_images_of_each_process(ranks: int, expected: list[i
     assert [len(block_ND) for block_ND in blocks] == expected
 
 
-STATES = pd.DataFrame(
-    {"file": [f"{n}.png" for n in range(6)], "decoder": "d", "size_bytes": 1, "mtime_ns": 1}
-).assign(version="1")
+STATES = keys([f"{n}.png" for n in range(6)])
 ROWS_ND = np.arange(12, dtype=np.float32).reshape(6, 2)
 
 
-def filled(cache: FeatureCache, blocks) -> None:
-    fill(Accelerator(), cache, STATES, np.arange(6), blocks)
+class InTwo:
+    """Computes the rows in two blocks, with something between them."""
+
+    unit, most, least, process = 1, 3, 1, (0, 1)
+
+    def __init__(self, between) -> None:
+        self.between = between
+
+    def agreed(self, make):
+        return make()
+
+    def __call__(self, blocks, write, title) -> None:
+        first, second = blocks
+        write(first, ROWS_ND[first])
+        self.between()
+        write(second, ROWS_ND[second])
+
+
+def slowly(monkeypatch, waiting) -> None:
+    add = Store.add
+
+    def slow(store, states, rows) -> None:
+        waiting()
+        add(store, states, rows)
+
+    monkeypatch.setattr(Store, "add", slow)
 
 
 def test_a_block_is_computed_while_the_last_is_written(tmp_path, monkeypatch) -> None:
-    computed, add, waited = Event(), FeatureCache.add, []
-
-    def slow(cache, states, rows) -> None:
-        waited.append(computed.wait(60))
-        add(cache, states, rows)
-
-    def blocks():
-        yield ROWS_ND[:3]
-        computed.set()
-        yield ROWS_ND[3:]
-
-    monkeypatch.setattr(FeatureCache, "add", slow)
-    cache = FeatureCache(tmp_path, {}, np.float32)
-    filled(cache, blocks())
+    computed, waited = Event(), []
+    slowly(monkeypatch, lambda: waited.append(computed.wait(60)))
+    store = Store(tmp_path, {}, np.float32)
+    fill(store, STATES, InTwo(computed.set))
     assert waited == [True, True]
-    assert np.array_equal(cache.open(STATES, 2)[:], ROWS_ND)
+    assert np.array_equal(store.open(STATES, 2)[:], ROWS_ND)
 
 
 def test_a_stopped_run_has_written_its_last_whole_block(tmp_path, monkeypatch) -> None:
-    stopping, add = Event(), FeatureCache.add
+    stopping = Event()
+    slowly(monkeypatch, lambda: stopping.wait(60))
 
-    def slow(cache, states, rows) -> None:
-        assert stopping.wait(60)
-        add(cache, states, rows)
-
-    def blocks():
-        yield ROWS_ND[:3]
+    def stop() -> None:
         stopping.set()
         raise Stopped(Cause.TIME, SystemExit(0))
 
-    monkeypatch.setattr(FeatureCache, "add", slow)
-    cache = FeatureCache(tmp_path, {}, np.float32)
+    store = Store(tmp_path, {}, np.float32)
     with pytest.raises(Stopped):
-        filled(cache, blocks())
-    assert cache.missing(STATES).tolist() == [3, 4, 5]
+        fill(store, STATES, InTwo(stop))
+    assert store.missing(STATES).tolist() == [3, 4, 5]
 
 
 @pytest.mark.parametrize("full_at", [0, 1])
 def test_a_block_that_cannot_be_written_ends_it(full_at: int, tmp_path, monkeypatch) -> None:
     tried = []
 
-    def full(cache, states, rows) -> None:
-        tried.append(len(rows))
+    def full() -> None:
+        tried.append(1)
         if len(tried) > full_at:
             raise UserError("disk full")
 
-    monkeypatch.setattr(FeatureCache, "add", full)
+    slowly(monkeypatch, full)
     with pytest.raises(UserError, match="disk full"):
-        filled(FeatureCache(tmp_path, {}), iter([ROWS_ND[:3], ROWS_ND[3:]]))
+        fill(Store(tmp_path, {}, np.float32), STATES, InTwo(lambda: None))
     assert len(tried) == full_at + 1
+
+
+@pytest.mark.parametrize("full_at", [0, 4])
+def test_an_embedding_that_cannot_be_written_ends_at_the_next_batch(
+    full_at: int, tmp_path, monkeypatch
+) -> None:
+    """By the check that all processes share: the fault of one must end the others."""
+    tried, checked = [], []
+
+    def full() -> None:
+        tried.append(1)
+        if len(tried) > full_at:
+            raise UserError("disk full")
+
+    def check(fault: UserError | None) -> None:
+        checked.append(fault)
+        embedding.raise_fault(fault)
+
+    slowly(monkeypatch, full)
+    compute = OnDevices(Accelerator(), Identity(), IMAGES, 4, workers=0, check=check)
+    monkeypatch.setattr(OnDevices, "least", 5)
+    with pytest.raises(UserError, match="disk full"):
+        fill(Store(tmp_path, {}, np.float32), keys([f"{n}" for n in range(40)]), compute)
+    assert isinstance(checked[-1], UserError) and not any(checked[:-1])
 
 
 @pytest.fixture(scope="module")

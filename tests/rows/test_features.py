@@ -1,4 +1,4 @@
-"""The feature cache: right rows, computed once, resumed, verified, keyed by all they depend on."""
+"""Stored features: right rows, computed once, resumed, verified, keyed by all they depend on."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import torch
 from accelerate import Accelerator
 
 from guie.base.errors import UserError
-from guie.base.files import replacing
 from guie.config.data import CleaningConfig
 from guie.curation.duplicates.evidence import embed_for
-from guie.data.image_checks.comparison import content
-from guie.evaluation import embedding
-from guie.evaluation import feature_cache as computing
-from guie.evaluation.embedding import cached_features, embed_blocks, embed_files
-from guie.evaluation.feature_cache import FeatureCache, caches_in, remove_caches
 from guie.models import LoadedModel, open_model
+from guie.rows.comparison import content
+from guie.rows.embedding import OnDevices, embed_files, stored_features
+from guie.rows.states import States
+from guie.rows.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +40,23 @@ def images(toy_manifest: Path, tmp_path: Path) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def computed(monkeypatch) -> list[int]:
-    """How many images each shard that is computed from here on has; shards are of 8."""
-    counts: list[int] = []
+    """How many images each block that is written from here on has; blocks are of 8."""
+    counts, add = [], Store.add
 
-    def counted(*words, **settings):
-        for block in embed_blocks(*words, **settings):
-            counts.append(len(block))
-            yield block
+    def counted(store: Store, states: States, rows) -> None:
+        add(store, states, rows)
+        counts.append(len(states))
 
-    monkeypatch.setattr(embedding, "embed_blocks", counted)
-    monkeypatch.setattr(embedding, "BLOCK", 8)
+    monkeypatch.setattr(Store, "add", counted)
+    monkeypatch.setattr(OnDevices, "most", 8)
+    monkeypatch.setattr(OnDevices, "least", 1)
     return counts
 
 
-def features(model, images, cache: Path, **settings):
+def features(model, images, store: Path, **settings):
     root, paths = images
-    return cached_features(Accelerator(), model, paths, root, cache, workers=0, **settings)
+    settings = {"workers": 0, "batch_size": 8, **settings}
+    return stored_features(Accelerator(), model, paths, root, store, **settings)
 
 
 def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed, tmp_path):
@@ -74,7 +73,7 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     np.testing.assert_array_equal(found[3], np.asarray(found)[3])
     np.testing.assert_array_equal(found[5:20:7], np.asarray(found)[5:20:7])
     assert found[order].dtype == np.float32 and found[[]].shape == (0, found.shape[1])
-    again = cached_features(Accelerator(), model, paths[::-1], root, tmp_path / "c", workers=0)
+    again = features(model, (root, paths[::-1]), tmp_path / "c")
     np.testing.assert_array_equal(again[::-1], np.asarray(found))
     assert computed == [8, 8, len(paths) - 16]
 
@@ -99,7 +98,7 @@ def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_p
     before = np.asarray(features(model, (root, paths[:10]), tmp_path / "c"))
     computed.clear()
     features(model, images, tmp_path / "c")
-    assert computed == [8, len(paths) - 18]
+    assert computed == [6, len(paths) - 16]  # of the second block, and the third
     computed.clear()
     shutil.copy(root / paths[1], root / paths[0])
     after = np.asarray(features(model, images, tmp_path / "c"))
@@ -110,8 +109,8 @@ def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_p
     assert computed == []
 
 
-def test_equal_images_in_shards_of_their_own_are_both_kept(model, images, computed, tmp_path):
-    """Their rows are the same bytes; one shard must not replace the other."""
+def test_equal_images_in_blocks_of_their_own_are_both_kept(model, images, computed, tmp_path):
+    """Their rows are the same bytes; one block must not replace the other."""
     root, paths = images
     shutil.copy(root / paths[0], root / "twin")
     for path in (paths[0], "twin", paths[0], "twin"):
@@ -119,16 +118,16 @@ def test_equal_images_in_shards_of_their_own_are_both_kept(model, images, comput
     assert computed == [1, 1]
 
 
-def test_a_killed_run_goes_on_at_the_next_shard(model, images, computed, tmp_path, monkeypatch):
-    add, shards = computing.FeatureCache.add, []
+def test_a_killed_run_goes_on_at_the_next_block(model, images, computed, tmp_path, monkeypatch):
+    add = Store.add
 
     def killed(self, states, rows):
-        if shards:
+        if computed:
             raise KeyboardInterrupt
-        shards.append(add(self, states, rows))
+        add(self, states, rows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(computing.FeatureCache, "add", killed)
+        patched.setattr(Store, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             features(model, images, tmp_path / "c")
     computed.clear()
@@ -136,12 +135,12 @@ def test_a_killed_run_goes_on_at_the_next_shard(model, images, computed, tmp_pat
     assert sum(computed) == len(images[1]) - 8
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "index"])
-def test_a_damaged_shard_is_said_and_computed_again(
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "keys"])
+def test_a_damaged_block_is_said_and_computed_again(
     model, images, computed, tmp_path, caplog, damage
 ):
     before = np.asarray(features(model, images, tmp_path / "c"))
-    victim = sorted(tmp_path.glob("c/*/*.npy"))[0]
+    victim = sorted(tmp_path.glob(f"c/*/{'?' * 64}.npy"))[0]
     lost = len(np.load(victim))
     content = bytearray(victim.read_bytes())
     if damage == "flip":
@@ -152,14 +151,14 @@ def test_a_damaged_shard_is_said_and_computed_again(
     elif damage == "gone":
         victim.unlink()
     else:
-        victim.with_suffix(".parquet").write_bytes(b"PAR1")
+        victim.with_suffix(".key.npy").write_bytes(b"\x93NUMPY")
     computed.clear()
     after = np.asarray(features(model, images, tmp_path / "c"))
     assert computed == [lost] and "damaged" in caplog.text and victim.name in caplog.text
     np.testing.assert_allclose(after, before, atol=1e-3)
 
 
-def test_other_weights_sizes_and_views_have_caches_of_their_own(model, images, computed, tmp_path):
+def test_other_weights_sizes_and_views_have_stores_of_their_own(model, images, computed, tmp_path):
     count = len(images[1])
     other = open_model("open_clip:guie-tiny", 32)  # other random weights
     padded = open_model("open_clip:guie-tiny", 32, "pad")
@@ -198,27 +197,12 @@ def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
     assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)
 
 
-def test_only_what_a_cache_wrote_is_removed_with_it(tmp_path):
-    states = pd.DataFrame(
-        {"file": ["a.png"], "decoder": "d", "size_bytes": 1, "mtime_ns": 1, "version": "1"}
-    )
-    caches = [FeatureCache(tmp_path / "parts", {"weights": number}) for number in range(2)]
-    for cache in caches:
-        cache.begin()
-        cache.add(states, np.ones((1, 4)))
-    with replacing(caches[0].folder / f"{'a' * 64}.npy") as temporary:
-        left = temporary.name
-        temporary.touch()
-    (caches[0].folder / f"{'a' * 64}.npy").rename(caches[0].folder / left)  # as after a kill
-    (caches[1].folder / "notes.txt").touch()
-    shutil.copytree(caches[0].folder, tmp_path / "away")
-    other = tmp_path / "parts" / "0123456789abcdef"
-    shutil.copytree(caches[0].folder, other)  # not its name
-    linked = FeatureCache(tmp_path / "parts", {"weights": 2}).folder
-    linked.symlink_to(tmp_path / "away")
-    assert caches_in(tmp_path / "parts") == sorted(cache.folder for cache in caches)
-    remove_caches(tmp_path / "parts")
-    assert not caches[0].folder.exists() and os.listdir(caches[1].folder) == ["notes.txt"]
-    assert len(os.listdir(other)) == len(os.listdir(tmp_path / "away")) == 4 and linked.is_symlink()
-    (tmp_path / "link").symlink_to(tmp_path / "parts")
-    assert caches_in(tmp_path / "link") == caches_in(tmp_path / "absent") == []
+def test_a_job_of_parts_has_the_bits_of_one(model, images, computed, tmp_path):
+    whole = features(model, images, tmp_path / "whole", batch_size=2)[:]
+    for number in (2, 0, 1):
+        features(model, images, tmp_path / "parts", batch_size=2, part=(number, 3))
+    computed.clear()
+    assert np.array_equal(features(model, images, tmp_path / "parts", batch_size=2)[:], whole)
+    assert computed == []
+    with pytest.raises(UserError, match=r"computed in 3 parts; go on with --shard N/3"):
+        features(model, images, tmp_path / "parts", batch_size=2, part=(0, 4))

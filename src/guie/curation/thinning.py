@@ -1,4 +1,4 @@
-"""Subsample data sets: keep some train classes, and a few images per test class without near-duplicates.
+"""Read a data set as the source of a mix, with some of its train classes and few images per test class.
 
 Many views of one object, or one picture many times, make retrieval look solved. UnED therefore removes
 near-duplicates and keeps at most ten images per test class of Food2K and RP2K (section 3.1, which does not
@@ -7,6 +7,8 @@ describe how). Here two images are near-duplicates if their perceptual hashes ar
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,10 +19,50 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
+from guie.config.data import DatasetSource
+from guie.data.datasets import DATASETS, Reading, read_dataset
 from guie.data.datasets.base import present
-from guie.data.image_checks.decoding import mapped
-from guie.data.image_checks.hashes import perceptual_hashes
+from guie.data.datasets.finding import folder_of
 from guie.data.images import open_as_seen
+from guie.data.manifest.companions import within
+from guie.rows.filling import mapped
+from guie.rows.hashes import perceptual_hashes
+
+
+def read_source(
+    source: DatasetSource, seed: int = 0, workers: int = 1
+) -> tuple[Reading, Counter[str]]:
+    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
+
+    Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
+    """
+    folder = folder_of(source)
+    reading = read_dataset(
+        DATASETS[source.kind],
+        folder,
+        splits=source.splits,
+        domain=source.domain,
+        partial=source.partial,
+        as_train=source.as_train,
+        **source.options,
+    )
+    table, skipped = reading.table, Counter[str]()
+    if source.max_classes is not None:
+        table = keep_classes(table, source.max_classes, source.choose_classes, seed)
+        skipped["train image of a class that was not chosen"] = len(reading.table) - len(table)
+    before = len(table)
+    if source.test_max_images or source.test_near_duplicate_bits is not None:
+        table = thin_test(
+            table,
+            folder,
+            max_images=source.test_max_images,
+            near_duplicate_bits=source.test_near_duplicate_bits,
+            seed=seed,
+            workers=workers,
+        )
+    skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
+    companions = within(reading.companions, table)
+    return replace(reading, table=table, companions=companions), +skipped
 
 
 def keep_classes(

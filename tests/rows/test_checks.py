@@ -14,12 +14,19 @@ import curate
 import embed
 import search
 import train
-from guie.data.image_checks import cache as cache_module
-from guie.data.image_checks import stored
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import VERIFY, file_states
-from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
+from guie.base.errors import UserError
 from guie.data.images import open_as_seen
+from guie.rows import filling
+from guie.rows.checks import (
+    FINGERPRINTS,
+    THUMBNAIL,
+    VERIFY,
+    Checks,
+    thumbnail_pixels,
+    thumbnails,
+)
+from guie.rows.comparison import content
+from guie.rows.filling import OnCores
 
 NAMES = [f"{number}.png" for number in range(5)]
 
@@ -42,27 +49,29 @@ def draw(path: Path, seed: int) -> None:
 
 
 def rows(root: Path, names: list[str], check=FINGERPRINTS) -> pd.DataFrame:
-    return CheckCache(check, root).rows(names, root, open_as_seen, 1, "set")
+    checks = Checks(check, root, names)
+    checks.fill(1, "set")
+    return checks.table()
 
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that are looked at from here on."""
     asked: list[str] = []
-    check_all = cache_module.check_all
+    mapped = filling.mapped
 
-    def asked_for(paths, *rest):
+    def asked_for(look, paths, *rest, **settings):
         asked.extend(paths)
-        return check_all(paths, *rest)
+        return mapped(look, paths, *rest, **settings)
 
-    monkeypatch.setattr(cache_module, "check_all", asked_for)
+    monkeypatch.setattr(filling, "mapped", asked_for)
     return asked
 
 
 def plain(names: list[str], root: Path, check=FINGERPRINTS) -> pd.DataFrame:
     """What the check finds, without a cache and without thumbnails."""
-    found = [check.check_image(str(root), open_as_seen, name) for name in names]
-    table = pd.DataFrame(found, index=names, columns=list(check.columns))
+    found = [check.look(str(root), open_as_seen, name) for name in names]
+    table = pd.DataFrame(found, index=pd.Index(names, dtype=object), columns=list(check.columns))
     return table.drop(columns="thumbnail", errors="ignore")
 
 
@@ -70,20 +79,18 @@ def test_a_file_that_appears_meanwhile_is_not_taken_for_good_later(root: Path) -
     """Its state was taken while it was missing, and it may be missing again."""
     away = root.parent / "away.png"
     (root / "0.png").rename(away)
-    cache = CheckCache(FINGERPRINTS, root)
-    missing = file_states(np.array([str(root / "0.png")]), open_as_seen.__name__)
+    checks = Checks(FINGERPRINTS, root, ["0.png"])
     away.rename(root / "0.png")
-    found = cache.rows(["0.png"], root, open_as_seen, 1, "set", missing)
-    assert found["reason"].tolist() == [""]
+    assert not len(checks.fill(1, "set")) and checks.table()["reason"].tolist() == [""]
     (root / "0.png").unlink()
-    assert rows(root, ["0.png"])["reason"].tolist() != [""]
+    assert rows(root, ["0.png"])["reason"].tolist() == ["no such image"]
 
 
 @pytest.mark.parametrize("check", [VERIFY, FINGERPRINTS])
 def test_rows_are_those_of_the_check_first_and_again(root: Path, looked, check) -> None:
     names = ["3.png", "bad.png", *NAMES[:3]]
     expected = plain(names, root, check)
-    for asked in (names, ["bad.png"]):  # a bad image may have been repaired
+    for asked in (names, []):
         pd.testing.assert_frame_equal(rows(root, names, check), expected)
         assert looked == asked
         looked.clear()
@@ -92,16 +99,15 @@ def test_rows_are_those_of_the_check_first_and_again(root: Path, looked, check) 
     assert rows(root, [], check).empty
 
 
-def test_a_bad_image_is_checked_though_never_kept_as_good(root: Path, looked: list[str]) -> None:
-    cache = CheckCache(FINGERPRINTS, root)
+def test_a_bad_image_has_a_record_until_it_is_repaired(root: Path, looked: list[str]) -> None:
     names = [*NAMES, "bad.png"]
     rows(root, NAMES)
-    assert not cache.are_cached(names, root, open_as_seen)
+    assert Checks(FINGERPRINTS, root, names).missing().tolist() == [5]
     rows(root, names)
-    assert cache.are_cached(names, root, open_as_seen)
+    assert not len(Checks(FINGERPRINTS, root, names).missing())
     draw(root / "bad.png", 7)
-    assert not cache.are_cached(names, root, open_as_seen)
-    assert (rows(root, names)["reason"] == "").all() and cache.are_cached(names, root, open_as_seen)
+    assert len(Checks(FINGERPRINTS, root, names).missing()) == 1
+    assert (rows(root, names)["reason"] == "").all()
 
 
 def test_a_file_that_changes_is_looked_at_again(root: Path, looked: list[str]) -> None:
@@ -122,43 +128,41 @@ def test_what_another_version_found_does_not_count(root: Path, looked: list[str]
     assert looked == NAMES
 
 
-def test_a_stopped_check_keeps_what_it_has(root: Path, looked: list[str]) -> None:
+def test_a_stopped_check_keeps_the_blocks_it_has(root: Path, looked, monkeypatch) -> None:
     def look(folder: str, open_image, path: str):
         if path == "3.png":
             raise KeyboardInterrupt
-        return FINGERPRINTS.check_image(folder, open_image, path)
+        return FINGERPRINTS.look(folder, open_image, path)
 
+    monkeypatch.setattr(OnCores, "most", 2)
     with pytest.raises(KeyboardInterrupt):
-        rows(root, NAMES, FINGERPRINTS._replace(check_image=look))
+        rows(root, NAMES, FINGERPRINTS._replace(look=look))
     looked.clear()
-    rows(root, NAMES)
-    assert looked == NAMES[3:]
-
-
-def test_rows_are_written_piece_by_piece(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "SAVE_EVERY_S", -1.0)
     found = rows(root, [*NAMES, "bad.png"])
-    assert len([*CheckCache(FINGERPRINTS, root).stored.folder.iterdir()]) == len(NAMES) + 1
+    assert looked == [*NAMES[2:], "bad.png"]
     pd.testing.assert_frame_equal(found, plain([*NAMES, "bad.png"], root))
 
 
-def test_a_damaged_file_of_the_cache_is_computed_again(root: Path, looked: list[str]) -> None:
+def test_a_damaged_block_is_computed_again(root: Path, looked: list[str]) -> None:
     whole = rows(root, NAMES[:2]), rows(root, NAMES)
-    first, second = CheckCache(FINGERPRINTS, root).stored.folder.iterdir()
+    first, second = Checks(FINGERPRINTS, root, NAMES).store.folder.glob("*.parquet")
     first.write_bytes(second.read_bytes()[:100])
     looked.clear()
     pd.testing.assert_frame_equal(rows(root, NAMES), whole[1])
     assert 2 <= len(looked) <= 3
 
 
-def test_kept_thumbnails_are_those_of_the_pictures(root: Path, looked: list[str]) -> None:
+def test_thumbnails_are_those_of_the_records(root: Path, looked: list[str]) -> None:
     rows(root, NAMES[1:])
-    kept = CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
-    assert [*kept] == NAMES[1:]
-    expected = thumbnails(NAMES, "content", root, 1)
-    assert (thumbnails(NAMES, "content", root, 1, kept) == expected).all()
-    draw(root / "2.png", 8)
-    assert "2.png" not in CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
+    looked.clear()
+    found = thumbnails(NAMES, "content", root, 1)
+    assert looked == ["0.png"]
+    alone = [thumbnail_pixels(content(open_as_seen(root / name))) for name in NAMES]
+    kept = Checks(FINGERPRINTS, root, NAMES).table([THUMBNAIL])[THUMBNAIL]
+    assert [*kept] == [pixels.tobytes() for pixels in alone]
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(UserError, match="bad.png: not a readable image"):
+        thumbnails(["bad.png"], "content", root, 1)
 
 
 def test_a_file_replaced_within_size_and_time_is_looked_at_with_check_content(

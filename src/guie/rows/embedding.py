@@ -1,0 +1,393 @@
+"""Embed many images in batches and over several processes; float32 rows keep the input order.
+
+`stored_features` computes only what is not in a store.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from PIL import Image
+from pydantic import BaseModel
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
+from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
+from guie.data.loader import Prefetcher, eval_loader
+from guie.data.raw_batch import RawImages, packed
+from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
+from guie.models.pretrained import state_hash
+from guie.rows.filling import T, Writer, fill, missing_parts
+from guie.rows.states import absolute, readable_states
+from guie.rows.store import Rows, Store
+
+BLOCK = 4096  # images per process whose rows leave the device, and are gathered, at once
+# Devices that resize and normalise images themselves. A CPU would take as long as its loaders.
+PREPROCESSING = ("cuda",)
+PIECE = 16  # decoded images that a loader sends at once: they are larger than network inputs
+
+# Called before each batch, equally often in every process, with this process's error or None.
+Check = Callable[[UserError | None], None]
+
+
+class Embeds(Protocol):
+    """A module that returns embeddings of `dim` numbers."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def __call__(self, *taken: Tensor) -> Tensor: ...
+
+    def eval(self) -> Any: ...
+
+    def to(self, device: torch.device) -> Any: ...
+
+
+def raise_fault(fault: UserError | None) -> None:
+    """Raise the error, if any: the check for a single process."""
+    if fault:
+        raise fault
+
+
+def embed_files(
+    accelerator: Accelerator,
+    embedder: Embeds,
+    preprocess: AnyPreprocess,
+    files: Sequence[Path],
+    open_image: OpenImage = open_as_seen,
+    **settings: Any,
+) -> np.ndarray:
+    """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
+    dataset = EvalDataset(files, preprocess, open_image=open_image)
+    return embed_dataset(accelerator, embedder, dataset, **settings)
+
+
+def embed_dataset(
+    accelerator: Accelerator, embedder: Embeds, dataset: Samples, **settings: Any
+) -> np.ndarray:
+    """Concatenate the blocks of `embed_blocks`: (N, D) float32, row n for sample n."""
+    blocks = embed_blocks(accelerator, embedder, dataset, **settings)
+    return np.concatenate([np.zeros((0, embedder.dim), np.float32), *blocks])
+
+
+def embed_blocks(
+    accelerator: Accelerator,
+    embedder: Embeds,
+    dataset: Samples,
+    *,
+    batch_size: int = 128,
+    **settings: Any,
+) -> Iterator[np.ndarray]:
+    """Embed the samples of a data set one block at a time, by `_embedded`.
+
+    Each process embeds an equal part of a block, and every process receives all rows.
+
+    Yields (BLOCK x processes, D) float32, the last block shorter, rows in the order of the samples.
+    """
+    positions = range(len(dataset))
+    size = BLOCK * accelerator.num_processes
+    blocks = [positions[start : start + size] for start in positions[::size]]
+    plan = [_own_batches(accelerator, block, batch_size) for block in blocks]
+    flat = [batch for own in plan for batch in own]
+    rows = _embedded(accelerator, embedder, dataset, flat, **settings)
+    for block, own in zip(blocks, plan, strict=True):
+        yield _gather(accelerator, torch.cat([next(rows) for _ in own]), len(block))
+
+
+def _own_batches(accelerator: Accelerator, block: range, batch_size: int) -> list[range]:
+    """Return this process's batches of a block; the last may be empty, so that all have equally many."""
+    share = -(-len(block) // accelerator.num_processes)
+    own = block[share * accelerator.process_index :][:share]
+    return [own[start : start + batch_size] for start in range(0, share, batch_size)]
+
+
+@torch.inference_mode()
+def _embedded(
+    accelerator: Accelerator,
+    embedder: Embeds,
+    dataset: Samples,
+    batches: Sequence[Any],
+    *,
+    workers: int | None = None,
+    title: str = "embed",
+    check: Check = raise_fault,
+) -> Iterator[Tensor]:
+    """Yield the embeddings (B, D) of this process's batches, which may be empty, with prefetching.
+
+    The whole embedder moves to the accelerator's device and into eval mode. A sample is an image, or
+    a tuple of all inputs of the embedder. On a GPU, loaders only decode the images of an `EvalDataset`.
+
+    Args:
+        batches: positions in the data set; all processes have equally many batches.
+        workers: loader processes per process; None for `guie.base.processes.loader_count`.
+
+    Raises UserError for a sample that cannot be loaded, and whatever `check` raises.
+    """
+    loaded = Prefetcher(
+        _inputs(accelerator.device, dataset, [batch for batch in batches if len(batch)], workers)
+    )
+    hidden = not accelerator.is_local_main_process
+    with torch.inference_mode(False):  # weights moved in inference mode could never train again
+        embedder.to(accelerator.device)
+    embedder.eval()
+    with tqdm(total=len(batches), desc=title, unit="batch", leave=False, disable=hidden) as bar:
+        for batch in batches:
+            check(loaded.fault)
+            if len(batch):
+                yield _embed(accelerator, embedder, next(loaded))
+            else:
+                yield torch.zeros(0, embedder.dim, device=accelerator.device)
+            bar.update()
+
+
+class OnDevices:
+    """Computes embeddings in all processes of an accelerator, each its own blocks.
+
+    Args:
+        dataset: sample n is that of state n.
+        settings: `workers` and `check`, as of `_embedded`.
+    """
+
+    most, least = BLOCK, 16
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        embedder: Embeds,
+        dataset: Samples,
+        batch_size: int = 128,
+        *,
+        check: Check = raise_fault,
+        **settings: Any,
+    ):
+        self.accelerator, self.embedder, self.dataset = accelerator, embedder, dataset
+        self.unit, self.check, self.settings = batch_size, check, settings
+        self.process = accelerator.process_index, accelerator.num_processes
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """Run `make` in the main process and return its result in every process."""
+        return from_main(self.accelerator, make)
+
+    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
+        """Embed the positions of each block and write its rows. A fault stops all processes together."""
+        plan = [np.split(own, np.flatnonzero(np.diff(own // self.unit)) + 1) for own in blocks]
+        batches = [batch for own in plan for batch in own]
+        counts = self.accelerator.gather(
+            torch.tensor([len(batches)], device=self.accelerator.device)
+        )
+        batches += [np.empty(0, np.int64)] * (int(counts.max()) - len(batches))
+        fault: UserError | None = None
+        rows = _embedded(
+            self.accelerator,
+            self.embedder,
+            self.dataset,
+            batches,
+            title=title,
+            check=lambda loading: self.check(loading or fault),
+            **self.settings,
+        )
+        for positions, own in zip(blocks, plan, strict=True):
+            rows_BD = torch.cat([next(rows) for _ in own]).cpu().numpy()
+            try:
+                write(positions, rows_BD)
+            except UserError as error:
+                fault = error
+        for _ in rows:  # the empty ones
+            pass
+        try:
+            write.wait()
+        except UserError as error:
+            fault = error
+        self.check(fault)
+
+
+def _inputs(
+    device: torch.device, dataset: Samples, batches: Sequence[Any], workers: int | None
+) -> Iterator[Any]:
+    """Yield the batches of a data set, in order; on a GPU, its images are preprocessed there."""
+    made_by = getattr(dataset, "preprocess", None)
+    if (
+        device.type not in PREPROCESSING
+        or not isinstance(dataset, EvalDataset)
+        or not isinstance(made_by, Preprocess | Inputs)
+    ):
+        yield from eval_loader(dataset, batches, workers, device)
+        return
+    preprocess: nn.Module = copy.deepcopy(made_by).to(device)  # loaders need the original
+    cut = [[own[start : start + PIECE] for start in range(0, len(own), PIECE)] for own in batches]
+    pieces = [piece for own in cut for piece in own]
+    # Locking these many bytes in memory costs more than it saves: an H100 embeds 1,145 images/s
+    # with page-locked images, and 1,287 without
+    loaded = eval_loader(RawImages(dataset), pieces, workers, collate=packed)
+    for own in cut:
+        made = [next(loaded).to(device).prepared(preprocess) for _ in own]
+        yield tuple(torch.cat(column) for column in zip(*made, strict=True))
+
+
+def _embed(accelerator: Accelerator, embedder: Embeds, batch: Any) -> Tensor:
+    taken = [batch] if torch.is_tensor(batch) else batch
+    with accelerator.autocast():
+        emb_BD = embedder(*(part.to(accelerator.device, non_blocking=True) for part in taken))
+    return emb_BD.float()
+
+
+def _gather(accelerator: Accelerator, own_SD: Tensor, size: int) -> np.ndarray:
+    """Gather the rows of all processes in order; the last processes may have few or none."""
+    if accelerator.num_processes == 1:
+        return own_SD.cpu().numpy()
+    share = -(-size // accelerator.num_processes)
+    padded_SD = torch.zeros(share, own_SD.shape[1], device=accelerator.device)
+    padded_SD[: len(own_SD)] = own_SD
+    return accelerator.gather(padded_SD)[:size].cpu().numpy()
+
+
+class Embedding(Embeds, Protocol):
+    """An embedder whose embeddings can be cached, identified by its weights."""
+
+    cache_key: str
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+
+class Model(Protocol):
+    """What computes and identifies features: a `LoadedModel`, or the backbone of a stage."""
+
+    @property
+    def embedder(self) -> Embedding: ...
+
+    @property
+    def preprocess(self) -> AnyPreprocess: ...
+
+    @property
+    def config(self) -> BaseModel: ...
+
+
+View = Callable[[Image.Image], Image.Image]
+
+
+class Viewed(nn.Module):
+    """Apply a view to the image before the preprocessing."""
+
+    def __init__(self, view: View, preprocess: nn.Module):
+        super().__init__()
+        self.view, self.preprocess = view, preprocess
+
+    def forward(self, images_1CHW: Tensor) -> Tensor:
+        """Map (1, 3, H, W) uint8 to the output of `preprocess`."""
+        image = Image.fromarray(images_1CHW[0].permute(1, 2, 0).numpy())
+        return self.preprocess(as_batch(np.asarray(self.view(image))))
+
+
+class FileEmbeddings:
+    """Embeddings of image files in a store. Every process must make it and call it alike.
+
+    Attributes: `states`, what identifies them; `dataset`, the images.
+
+    Args:
+        boxes: the crop of each image, None for the whole image; part of the key.
+        open_image: how images are decoded; part of the key.
+        without: positions of images that cannot be embedded.
+        settings: passed on to `OnDevices`.
+
+    Raises UserError if another image cannot be read.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        accelerator: Accelerator,
+        embedder: Embeds,
+        preprocess: Callable[[Tensor], Tensor],
+        root: str | Path,
+        paths: Sequence[str],
+        boxes: Sequence[Crop | None] | None = None,
+        open_image: OpenImage = open_as_seen,
+        *,
+        without: Sequence[int] | np.ndarray = (),
+        **settings: Any,
+    ):
+        name = open_image.__name__
+        variant = [f"{name} {tuple(box)}" if box else name for box in boxes] if boxes else name
+        self.store, self.accelerator, self.without = store, accelerator, without
+        self.states = from_main(
+            accelerator, partial(readable_states, root, paths, variant, without)
+        )
+        self.dataset = EvalDataset(absolute(root, paths), preprocess, boxes, open_image)
+        self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
+
+    def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
+        """Compute the missing rows of part n of m, and return their positions.
+
+        Raises UserError if an image cannot be decoded, or the store cannot be written.
+        """
+        made_by = (self.store, self.states, self._compute)
+        return fill(*made_by, part=part, without=self.without, title=title)
+
+    def missing_parts(self, parts: int) -> list[int]:
+        """Return which of m parts lack rows."""
+        return missing_parts(self.store, self.states, self._compute, parts, self.without)
+
+    def rows(self) -> Rows:
+        """Return the rows of all images but `without`, in order."""
+        good = np.delete(np.arange(len(self.states)), self.without)
+        return self.store.open(self.states.take(good), self._compute.embedder.dim)
+
+    def differences(self, computed: np.ndarray) -> list[str]:
+        """Return the `guie.data.images.difference` of images that `fill` has computed."""
+        device = self.accelerator.device
+        differs_N = self.accelerator.reduce(self.dataset.differs_N.to(device), "sum").cpu().numpy()
+        return [DIFFERENCES[number] for number in differs_N[computed]]
+
+
+def stored_features(
+    accelerator: Accelerator,
+    model: Model,
+    paths: Sequence[str],
+    root: str | Path,
+    folder: str | Path,
+    *,
+    view: tuple[str, View] | None = None,
+    part: tuple[int, int] = (0, 1),
+    **settings: Any,
+) -> Rows:
+    """Return features of `root / path` for each path, and compute those of part n of m that are missing.
+
+    Every process must call it with the same paths, and a folder that all can write.
+
+    Args:
+        view: a function applied to each image before the preprocessing, with its name, which is
+            part of the recipe; None for the whole image.
+        settings: passed on to `FileEmbeddings`.
+
+    Raises:
+        UserError: an image cannot be read, or the store cannot be written.
+    """
+    model.embedder.to(accelerator.device)
+    name, look = view or ("whole", None)
+    preprocess = Viewed(look, model.preprocess) if look else model.preprocess
+    known_by = recipe(model, accelerator.mixed_precision) | {"view": name}
+    made_by = (Store(folder, known_by, np.float16), accelerator, model.embedder, preprocess)
+    features = FileEmbeddings(*made_by, root, paths, **settings)
+    features.fill(f"features ({name})", part)
+    return features.rows()
+
+
+def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
+    """Return all that a feature depends on except the image: model, weights, preprocessing, precision."""
+    return {
+        "gives": model.embedder.cache_key,  # a headless Embedder and a bare backbone share weights
+        "model": model.config.model_dump(mode="json"),
+        "weights_sha256": state_hash(model.embedder.state_dict()),
+        "preprocess": model.preprocess.recipe(),
+        "mixed_precision": mixed_precision,
+    }

@@ -1,0 +1,194 @@
+"""Compute the rows that a store lacks, block by block: the one resumable driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.base.processes import follow_parent
+from guie.rows.states import States
+from guie.rows.store import Store
+
+CHUNK = 64  # items given to a worker at once
+
+Positions = Sequence[int] | np.ndarray
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Compute(Protocol):
+    """Computes the rows of positions in a list of states."""
+
+    unit: int  # rows that are computed together: a block is a multiple of it
+    most: int  # rows of a block
+    least: int  # blocks of a long list, so that processes get about equally many
+    process: tuple[int, int]  # this one, of how many that share a part
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """Run `make` in one process and return its result in every process."""
+        ...
+
+    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
+        """Compute the rows of each block, and write them by its positions."""
+        ...
+
+
+class Writer:
+    """Adds blocks to a store, one in the background; leaving the context waits for the last."""
+
+    def __init__(self, store: Store, states: States):
+        self.store, self.states = store, states
+        self._thread = ThreadPoolExecutor(1)
+        self._written: Future[None] | None = None
+
+    def __call__(self, positions: np.ndarray, rows: Any) -> None:
+        """Write the rows at these positions. Raises the UserError of the block before."""
+        self.wait()
+        self._written = self._thread.submit(self.store.add, self.states.take(positions), rows)
+
+    def wait(self) -> None:
+        """Wait until all is written. Raises UserError if it cannot be."""
+        written, self._written = self._written, None
+        if written:
+            written.result()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self.wait()
+
+
+def fill(
+    store: Store,
+    states: States,
+    compute: Compute,
+    *,
+    part: tuple[int, int] = (0, 1),
+    without: Positions = (),
+    title: str = "",
+) -> np.ndarray:
+    """Compute and store the missing rows of part n of m; return their positions.
+
+    Blocks are cut from the full list of states. So a resumed job, and m jobs, compute the same rows together
+    as a single job does, with the same bits. The next block is computed while one is written: a killed job
+    loses at most these two. A stopped job writes the last complete block before this function raises.
+
+    Args:
+        without: positions that cannot be computed.
+
+    Raises UserError if the store cannot be written, and whatever `compute` raises.
+    """
+    missing = np.setdiff1d(compute.agreed(lambda: store.missing(states)), without)
+    blocks = own_blocks(missing, len(states), compute, part)
+    if blocks:  # an unwritable folder fails here, before hours of computing
+        compute.agreed(store.begin)
+    if part[1] > 1:
+        compute.agreed(lambda: store.divide(states, part[1]))
+    first, processes = compute.process
+    with Writer(store, states) as write:
+        compute(blocks[first::processes], write, title)
+    compute.agreed(lambda: None)
+    return np.concatenate([np.empty(0, np.int64), *blocks])
+
+
+def missing_parts(
+    store: Store, states: States, compute: Compute, parts: int, without: Positions = ()
+) -> list[int]:
+    """Return the parts that lack rows."""
+    missing = np.setdiff1d(store.missing(states), without)
+    cut = (own_blocks(missing, len(states), compute, (number, parts)) for number in range(parts))
+    return [number for number, blocks in enumerate(cut) if blocks]
+
+
+def own_blocks(
+    missing: np.ndarray, count: int, compute: Compute, part: tuple[int, int]
+) -> list[np.ndarray]:
+    """Return the missing positions of each block of part n of m; blocks without any are left out.
+
+    A block ends where a batch of `unit` rows ends, so the batches do not depend on m.
+    """
+    (number, parts), unit = part, compute.unit
+    units = -(-count // (unit * parts * compute.least))
+    size = unit * max(1, min(compute.most // unit, units))
+    block_M = missing // size
+    own = missing[block_M % parts == number]
+    return [*np.split(own, np.flatnonzero(np.diff(own // size)) + 1)] if len(own) else []
+
+
+class OnCores:
+    """Computes records in processes of one thread each.
+
+    Args:
+        look: takes an item, and returns a value for each column.
+        items: one for each of the states.
+        columns: of the records.
+        workers: processes.
+        unit_name: of an item, in the progress bar.
+    """
+
+    unit, least, process = 1, 1, (0, 1)
+    most = 1024  # a stopped job loses at most so many rows
+
+    def __init__(
+        self,
+        look: Callable[[Any], Sequence[Any]],
+        items: Sequence[Any] | np.ndarray,
+        columns: Sequence[str],
+        workers: int,
+        unit_name: str = "img",
+    ):
+        self.look, self.items, self.columns = look, items, list(columns)
+        self.workers, self.unit_name = workers, unit_name
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
+        """Compute the records of each block, with a progress bar."""
+        asked = [self.items[row] for block in blocks for row in block]
+        with tqdm(total=len(asked), desc=title, unit=self.unit_name, disable=None) as bar:
+            found = mapped(self.look, asked, self.workers, done=bar.update)
+            for block in blocks:
+                rows = [*islice(found, len(block))]
+                write(block, pd.DataFrame(rows, columns=self.columns))
+
+
+def mapped(
+    look: Callable[[T], R],
+    asked: Sequence[T],
+    workers: int,
+    chunk: int = CHUNK,
+    done: Callable[[], Any] = lambda: None,
+) -> Iterator[R]:
+    """Run `map` in `workers` processes of one thread each, in order; each takes `chunk` items at once.
+
+    Raises UserError if one of them was killed.
+    """
+    with threadpool_limits(1):  # before the fork, and here too, so that all sums have one order
+        if workers <= 1 or len(asked) <= chunk:
+            for item in asked:
+                yield look(item)
+                done()
+            return
+        # Processes, not threads: silencing Pillow's warnings is not thread-safe.
+        with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
+            try:
+                for found in pool.map(look, asked, chunksize=chunk):
+                    yield found
+                    done()
+            except BrokenProcessPool:
+                raise UserError(
+                    f"a process that decodes images was killed, perhaps because memory ran out; use"
+                    f" fewer than {workers} workers"
+                ) from None
