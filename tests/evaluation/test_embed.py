@@ -14,6 +14,7 @@ import open_clip
 import pandas as pd
 import pytest
 import torch
+from guie.data.image_checks import decoding
 from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional
@@ -21,7 +22,6 @@ from torch.nn import functional
 import embed
 from guie.base.errors import UserError
 from guie.base.files import held
-from guie.data.image_checks import decoding
 from guie.evaluation import feature_cache as computing
 from guie.models import open_model
 from guie.models.backbones.open_clip import import_open_clip

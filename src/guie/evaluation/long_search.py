@@ -11,49 +11,47 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.knn import RESERVED_BYTES, search_threads
-from guie.evaluation.search import MOST_QUERIES, BlockCache
+from guie.evaluation.search import MOST_QUERIES, Kept
+from guie.rows.store import Store
 
 LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
 
 
 def search_together(
-    work: Callable[[BlockCache | None], None],
-    share: Callable[[BlockCache], None],
+    work: Callable[[Kept | None], None],
+    share: Callable[[Kept], None],
     folder: Path,
     key: str,
     pairs: int,
 ) -> None:
-    """Run `work` in the main process, once all processes have searched their blocks.
+    """Run `work` in the main process, once all processes have searched their parts.
 
     Args:
-        work: searches and writes the result; cached blocks are not searched again.
-        share: searches and caches the blocks of this process, without a result.
-        folder: where blocks are cached until the work is done; a short search caches none.
-        key: hash of embeddings, table and protocol; blocks of another key are deleted.
+        work: searches and writes the result; stored queries are not searched again.
+        share: searches and stores the part of this process, without a result.
+        folder: of the store, until the work is done; a short search stores nothing.
+        key: hash of embeddings, table and protocol; scores of another one are not taken.
         pairs: total number of pairs of query and index image.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes == 1 and pairs < LONG:
         work(None)
         return
+    store = Store(folder, {"scores": "of queries"})
     if processes == 1:
-        BlockCache.open(folder, key)
-        kept = BlockCache(folder)
-        work(kept)
-        kept.remove()
+        work(Kept(store, prefix=key))
+        store.remove()
         return
     # Imported here, as a search in one process needs no torch.
-    from guie.base.devices import from_main, make_accelerator
+    from guie.base.devices import make_accelerator
 
     accelerator = make_accelerator()
-    from_main(accelerator, lambda: BlockCache.open(folder, key))
     with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
-        share(BlockCache(folder, accelerator.process_index, processes))
+        share(Kept(store, (accelerator.process_index, processes), key))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        kept = BlockCache(folder)
-        work(kept)
-        kept.remove()
+        work(Kept(store, prefix=key))
+        store.remove()
     accelerator.wait_for_everyone()
     accelerator.end_training()
 

@@ -5,20 +5,20 @@ Shapes: Q queries, K neighbours.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import remove_own, replacing, write_text
 from guie.evaluation import metrics
 from guie.evaluation.knn import ExactIndex, block_size
+from guie.rows.filling import T, Writer, fill
+from guie.rows.states import keys as row_keys
+from guie.rows.store import Store
 
 
 class LabelSets:
@@ -70,64 +70,25 @@ class LabelSets:
         return self.labels_SL[self.set_T[rows_R], 0]
 
 
-KEY = "key.txt"
-OWN_FILES = (KEY, "*.parquet", ".*.tmp.*")
+MOST_QUERIES = 4096  # in one block
 
 
 @dataclass(frozen=True)
-class BlockCache:
-    """A folder of computed blocks, each computed by one of several processes.
+class Kept:
+    """Where a long search stores the scores of its queries.
 
     Args:
-        folder: used by this computation alone, prepared by `open`.
-        process: number of this process; `processes`: how many share the work.
+        store: of records, used by this computation alone.
+        part: n and m, if m processes share the work.
     """
 
-    folder: Path
-    process: int = 0
-    processes: int = 1
+    store: Store
+    part: tuple[int, int] = (0, 1)
     prefix: str = ""
 
-    @staticmethod
-    def open(folder: Path, key: str) -> None:
-        """Prepare the folder in one process, and delete blocks of another key."""
-        file = folder / KEY
-        if not file.is_file() or file.read_text(encoding="utf-8") != key:
-            if folder.exists() and any(folder.iterdir()) and not file.is_file():
-                raise UserError(
-                    f"{folder}: not made by validate.py, which needs its name; rename it"
-                )
-            remove_own(folder, OWN_FILES)
-            write_text(file, key)
-
-    def within(self, prefix: str) -> BlockCache:
-        """Return the same cache for searches with that prefix."""
+    def within(self, prefix: str) -> Kept:
+        """Return the same store for searches with that prefix."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
-
-    def is_mine(self, number: int) -> bool:
-        """Return whether this process computes that block."""
-        return number % self.processes == self.process
-
-    def get(self, name: str, number: int) -> pd.DataFrame | None:
-        """Return a cached block, or None if there is none yet."""
-        file = self._file(name, number)
-        return pd.read_parquet(file) if file.is_file() else None
-
-    def add(self, name: str, number: int, values: pd.DataFrame) -> None:
-        """Cache a block atomically."""
-        with replacing(self._file(name, number)) as temporary:
-            values.to_parquet(temporary, index=False)
-
-    def remove(self) -> None:
-        """Delete the folder, once the result is written."""
-        remove_own(self.folder, OWN_FILES)
-
-    def _file(self, name: str, number: int) -> Path:
-        search = hashlib.sha256(f"{self.prefix}{name}".encode()).hexdigest()[:12]
-        return self.folder / f"{search}_{number:06d}.parquet"
-
-
-MOST_QUERIES = 4096  # in one block
 
 
 @dataclass(frozen=True)
@@ -250,58 +211,73 @@ def score_queries(
     rankings: Iterable[Ranking],
     search: Search,
     keys: Sequence[str],
-    kept: BlockCache | None = None,
+    kept: Kept | None = None,
     query_counts: bool = False,
 ) -> pd.DataFrame:
     """Return the named metrics of each query, indexed by row T; NaN if it has no positive.
 
     Args:
         rankings: together, of all queries of the search.
-        kept: blocks of an earlier run and of this process. Rows of other processes' blocks are NaN
-            until those blocks exist.
+        kept: stores the scores. Rows of other parts are NaN until those are computed.
         query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
             query's own image where it is in the index, like PUMA's code.
     """
-    blocks = [
-        values.set_index(rows_B)
-        for ranking in rankings
-        for rows_B, values in _scored_blocks(ranking, keys, kept, query_counts)
-    ]
-    scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
-    return scores.reindex(search.query_Q)
+    scores = [QueryScores(ranking, keys, query_counts).table(kept) for ranking in rankings]
+    found = pd.concat(scores) if scores else pd.DataFrame(columns=list(keys), dtype=float)
+    return found.reindex(search.query_Q)
 
 
-def _scored_blocks(
-    ranking: Ranking, keys: Sequence[str], kept: BlockCache | None, query_counts: bool
-) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-    """Yield, block by block, rows of queries and their scores."""
-    images, search = ranking.images, ranking.search
-    positives_Q = window_Q = images.count_positives(search.query_Q, search.index_I)
-    if query_counts:
-        window_Q = images.labels.count_shared(search.query_Q, search.index_I)
-    # Sorted, so that only the blocks of large classes need many ranks.
-    order_Q = np.argsort(window_Q, kind="stable")
-    order_Q = order_Q[positives_Q[order_Q] > 0]
-    query_Q, positives_Q, window_Q = (
-        each_Q[order_Q] for each_Q in (search.query_Q, positives_Q, window_Q)
-    )
-    ranking = replace(ranking, search=replace(search, query_Q=query_Q))
-    blocks = _blocks(window_Q, keys)
-    for number, block in enumerate(tqdm(blocks, "search", delay=5, disable=None)):
-        rows_B, window_B = query_Q[block], window_Q[block]
-        values = kept.get(search.name, number) if kept else None
-        if values is None and (kept is None or kept.is_mine(number)):
-            found_BK, _ = ranking.nearest(block, metrics.depth_of(keys, window_B[-1]))
-            relevant_BK = images.are_relevant(rows_B, found_BK)
-            found = metrics.ranking_metrics(relevant_BK, positives_Q[block], keys)
-            if query_counts:
-                asked = [key for key in keys if key in metrics.ALL_POSITIVES]
-                found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
-            values = pd.DataFrame(found)
-            if kept:
-                kept.add(search.name, number, values)
-        if values is not None:
-            yield rows_B, values
+class QueryScores:
+    """Computes the scores of the queries of a ranking that have a positive, a block at a time."""
+
+    process = (0, 1)
+
+    def __init__(self, ranking: Ranking, keys: Sequence[str], query_counts: bool):
+        images, search = ranking.images, ranking.search
+        positives_Q = window_Q = images.count_positives(search.query_Q, search.index_I)
+        if query_counts:
+            window_Q = images.labels.count_shared(search.query_Q, search.index_I)
+        # Sorted, so that only the blocks of large classes need many ranks.
+        order_Q = np.argsort(window_Q, kind="stable")
+        order_Q = order_Q[positives_Q[order_Q] > 0]
+        self.query_Q = search.query_Q[order_Q]
+        self.positives_Q, self.window_Q = positives_Q[order_Q], window_Q[order_Q]
+        self.ranking = replace(ranking, search=replace(search, query_Q=self.query_Q))
+        self.keys, self.query_counts = keys, query_counts
+        self.blocks = _blocks(self.window_Q, keys)
+
+    def table(self, kept: Kept | None) -> pd.DataFrame:
+        """Return the scores, indexed by row T; without those of other parts that are not stored."""
+        if kept is None:
+            bar = tqdm(self.blocks, "search", delay=5, disable=None)
+            found = [pd.DataFrame(columns=list(self.keys), dtype=float), *map(self._scored, bar)]
+            return pd.concat(found[1:] or found).set_axis(self.query_Q)
+        prefix = f"{kept.prefix}{self.ranking.search.name}/"
+        states = row_keys([f"{prefix}{row}" for row in self.query_Q.tolist()])
+        fill(kept.store, states, self, part=kept.part, title="search")
+        known = np.setdiff1d(np.arange(len(states)), kept.store.missing(states))
+        return kept.store.table(states.take(known)).set_axis(self.query_Q[known])
+
+    def starts(self, count: int, parts: int) -> list[int]:
+        return [block.start for block in self.blocks]
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        return make()
+
+    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
+        """Score the queries of each block."""
+        for rows in tqdm(blocks, title, delay=5, disable=None):
+            write(rows, self._scored(slice(rows[0], rows[-1] + 1)))
+
+    def _scored(self, block: slice) -> pd.DataFrame:
+        images, rows_B, window_B = self.ranking.images, self.query_Q[block], self.window_Q[block]
+        found_BK, _ = self.ranking.nearest(block, metrics.depth_of(self.keys, window_B[-1]))
+        relevant_BK = images.are_relevant(rows_B, found_BK)
+        found = metrics.ranking_metrics(relevant_BK, self.positives_Q[block], self.keys)
+        if self.query_counts:
+            asked = [key for key in self.keys if key in metrics.ALL_POSITIVES]
+            found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
+        return pd.DataFrame(found)
 
 
 def unanswerable(queries: int) -> UserError:

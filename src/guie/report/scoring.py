@@ -22,7 +22,7 @@ from guie.evaluation.protocols.retrieval import Scores, read_grades
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample
 from guie.evaluation.rerank.catalogue import LOCAL, methods_of
 from guie.evaluation.rerank.ranking import Rerank
-from guie.evaluation.search import BlockCache
+from guie.evaluation.search import Kept
 from guie.evaluation.sources import FITTED, read_embeddings, reduced, table_of
 from guie.report.tables import reports_table
 
@@ -56,7 +56,7 @@ def search(
         grades = read_grades(companion_path(manifest.path, "relevance"))
     rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
 
-    def work(kept: BlockCache | None) -> None:
+    def work(kept: Kept | None) -> None:
         reports, scores = run_models(
             protocols,
             models,

@@ -158,7 +158,7 @@ class OnDevices:
         settings: `workers` and `check`, as of `_embedded`.
     """
 
-    most, least = BLOCK, 16
+    least = 16  # blocks of a part, so that its processes get about equally many
 
     def __init__(
         self,
@@ -173,6 +173,10 @@ class OnDevices:
         self.accelerator, self.embedder, self.dataset = accelerator, embedder, dataset
         self.unit, self.check, self.settings = batch_size, check, settings
         self.process = accelerator.process_index, accelerator.num_processes
+
+    def starts(self, count: int, parts: int) -> range:
+        batches = min(BLOCK // self.unit, -(-count // (self.unit * parts * self.least)))
+        return range(0, count, self.unit * max(1, batches))
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in the main process and return its result in every process."""

@@ -26,12 +26,16 @@ R = TypeVar("R")
 
 
 class Compute(Protocol):
-    """Computes the rows of positions in a list of states."""
+    """Computes the rows of positions in a list of states.
 
-    unit: int  # rows that are computed together: a block is a multiple of it
-    most: int  # rows of a block
-    least: int  # blocks of a long list, so that processes get about equally many
-    process: tuple[int, int]  # this one, of how many that share a part
+    Attributes: `process`, this one, and of how many that share a part.
+    """
+
+    process: tuple[int, int]
+
+    def starts(self, count: int, parts: int) -> Sequence[int] | range:
+        """Return where each block of a list begins; the batches in them must not depend on the parts."""
+        ...
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in one process and return its result in every process."""
@@ -90,7 +94,7 @@ def fill(
     Raises UserError if the store cannot be written, and whatever `compute` raises.
     """
     missing = np.setdiff1d(compute.agreed(lambda: store.missing(states)), without)
-    blocks = own_blocks(missing, len(states), compute, part)
+    blocks = own_blocks(missing, compute.starts(len(states), part[1]), part)
     if blocks:  # an unwritable folder fails here, before hours of computing
         compute.agreed(store.begin)
     if part[1] > 1:
@@ -107,23 +111,19 @@ def missing_parts(
 ) -> list[int]:
     """Return the parts that lack rows."""
     missing = np.setdiff1d(store.missing(states), without)
-    cut = (own_blocks(missing, len(states), compute, (number, parts)) for number in range(parts))
+    starts = compute.starts(len(states), parts)
+    cut = (own_blocks(missing, starts, (number, parts)) for number in range(parts))
     return [number for number, blocks in enumerate(cut) if blocks]
 
 
 def own_blocks(
-    missing: np.ndarray, count: int, compute: Compute, part: tuple[int, int]
+    missing: np.ndarray, starts: Sequence[int] | range, part: tuple[int, int]
 ) -> list[np.ndarray]:
-    """Return the missing positions of each block of part n of m; blocks without any are left out.
-
-    A block ends where a batch of `unit` rows ends, so the batches do not depend on m.
-    """
-    (number, parts), unit = part, compute.unit
-    units = -(-count // (unit * parts * compute.least))
-    size = unit * max(1, min(compute.most // unit, units))
-    block_M = missing // size
-    own = missing[block_M % parts == number]
-    return [*np.split(own, np.flatnonzero(np.diff(own // size)) + 1)] if len(own) else []
+    """Return the missing positions of each block of part n of m; blocks without any are left out."""
+    block_M = np.searchsorted(starts, missing, "right") - 1
+    mine_M = block_M % part[1] == part[0]
+    own, block_M = missing[mine_M], block_M[mine_M]
+    return [*np.split(own, np.flatnonzero(np.diff(block_M)) + 1)] if len(own) else []
 
 
 class OnCores:
@@ -137,8 +137,8 @@ class OnCores:
         unit_name: of an item, in the progress bar.
     """
 
-    unit, least, process = 1, 1, (0, 1)
-    most = 1024  # a stopped job loses at most so many rows
+    process = (0, 1)
+    most = 1024  # records of a block: a stopped job loses at most so many
 
     def __init__(
         self,
@@ -150,6 +150,9 @@ class OnCores:
     ):
         self.look, self.items, self.columns = look, items, list(columns)
         self.workers, self.unit_name = workers, unit_name
+
+    def starts(self, count: int, parts: int) -> range:
+        return range(0, count, self.most)
 
     def agreed(self, make: Callable[[], T]) -> T:
         return make()

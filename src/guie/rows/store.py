@@ -166,14 +166,15 @@ class Store:
         return names, np.where(place_N < 0, -1, block_M[place_N]), row_M[place_N]
 
     def remove(self) -> None:
-        """Delete the rows, and the folder if it is then empty; files of others stay."""
+        """Delete the rows, and the folders that are then empty; files of others stay."""
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if OWN_FILE.fullmatch(path.name):
                 path.unlink()
         for name in (PARTS, RECIPE):
             (self.folder / name).unlink(missing_ok=True)
-        with suppress(OSError):  # other files are in it
+        with suppress(OSError):  # other files are in them
             self.folder.rmdir()
+            self.folder.parent.rmdir()
 
     def _index(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
         """Return the blocks' names, the keys of all rows in order, and each key's block and row in it."""

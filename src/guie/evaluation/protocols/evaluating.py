@@ -40,7 +40,7 @@ from guie.evaluation.protocols.retrieval import (
     search_part,
 )
 from guie.evaluation.rerank.ranking import NO_RERANK, Rerank
-from guie.evaluation.search import BlockCache, searches
+from guie.evaluation.search import Kept, searches
 
 PUBLIC_SHARE = 0.3
 
@@ -235,7 +235,7 @@ def run_protocol(
     *,
     quirks: Iterable[str] = (),
     draws: int = DRAWS,
-    kept: BlockCache | None = None,
+    kept: Kept | None = None,
     grades: pd.DataFrame | None = None,
     rerank: Rerank = NO_RERANK,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
@@ -302,17 +302,17 @@ def share_models(
     protocols: Sequence[Protocol],
     models: Mapping[str, Embeddings],
     table: pd.DataFrame,
-    kept: BlockCache,
+    kept: Kept,
     quirks: Iterable[str] = (),
     rerank: Rerank = NO_RERANK,
 ) -> None:
-    """Search and cache this process's blocks of `run_models`."""
+    """Search and store this process's part of `run_models`."""
     for protocol in protocols:
         for _, given, prefixed in _each(models, kept):
             embedded = as_units(given, table)
             options = Options(_quirks(protocol, quirks), kept=prefixed, rerank=rerank)
             for part in protocol.parts:
-                if not part.graded:  # graded parts cache no blocks
+                if not part.graded:  # graded parts store nothing
                     within = options.within(f"{protocol.name} {part.name}")
                     search_part(part, table, embedded, within)
 
@@ -325,7 +325,7 @@ def run_models(
     quirks: Iterable[str] = (),
     draws: int = DRAWS,
     draws_of_others: int = 0,
-    kept: BlockCache | None = None,
+    kept: Kept | None = None,
     grades: pd.DataFrame | None = None,
     rerank: Rerank = NO_RERANK,
 ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Scores]]]:
@@ -356,8 +356,8 @@ def run_models(
 
 
 def _each(
-    models: Mapping[str, Embeddings], kept: BlockCache | None
-) -> Iterator[tuple[str, Embeddings, BlockCache | None]]:
-    """Yield each model with its own block cache."""
+    models: Mapping[str, Embeddings], kept: Kept | None
+) -> Iterator[tuple[str, Embeddings, Kept | None]]:
+    """Yield each model with its own prefix in the store."""
     for place, (name, given) in enumerate(models.items()):
         yield name, given, kept and (kept.within(f"against {place}") if place else kept)

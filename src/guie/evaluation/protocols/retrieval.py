@@ -22,8 +22,8 @@ from guie.evaluation.recognition import nmi
 from guie.evaluation.rerank.ranking import NO_RERANK, Rerank, rankings
 from guie.evaluation.search import (
     MOST_QUERIES,
-    BlockCache,
     Images,
+    Kept,
     Search,
     score_queries,
     searches,
@@ -156,19 +156,19 @@ class Options:
     Attributes:
         quirks: the keys of `QUIRKS` that are on.
         draws: number of bootstrap draws; 0 for no intervals.
-        kept: blocks of an earlier run and of this process.
+        kept: stores the scores of a long search.
         grades: result of `read_grades`, required by graded parts.
         rerank: corrections of every ranking.
     """
 
     quirks: frozenset[str] = frozenset()
     draws: int = 0
-    kept: BlockCache | None = None
+    kept: Kept | None = None
     grades: pd.DataFrame | None = None
     rerank: Rerank = NO_RERANK
 
     def within(self, name: str) -> Options:
-        """Return the options for one part, whose blocks are cached separately."""
+        """Return the options for one part, whose scores are stored separately."""
         return replace(self, kept=self.kept and self.kept.within(name))
 
 
