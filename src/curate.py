@@ -163,6 +163,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--split", choices=("train", "val", "test"), default="train", help="split of --index-shards"
     )
+    arguments.add_engine(parser)
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)
     if bool(args.index_shards) != bool(args.domain):

@@ -20,6 +20,7 @@ one of eight jobs; the command without it writes the file. `--missing 8` prints 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 from guie.base import arguments, errors
 from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
+from guie.data.shards.address import as_path, shown, url_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +86,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="CSV image_path (the text's name), text, label, domain: also embed texts, by CLIP",
     )
     add("--drop-bad", action="store_true", help="skip the images that cannot be decoded")
+    arguments.add_engine(parser)
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0, "missing": 1}.items():
@@ -100,12 +103,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Embed, and return the path written."""
     args = parse_args(argv)
-    out = Path(args.out)
+    out = as_path(args.out)
     shard = "-of-".join(map(str, args.shard)) if args.shard else ""
-    dropped = out.with_name(
-        f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
-    )
-    refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
+    list_name = f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
+    if not url_of(out):
+        inputs = [args.manifest, args.model, args.boxes, args.texts]
+        refuse_replacing([out, out.with_name(list_name)], inputs)
     refuse_missing([args.manifest, args.boxes, args.texts])
     given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
     layers = LayersConfig(of=args.layers, **given) if args.layers else None
@@ -117,7 +120,13 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.base.slow_bf16 import float32_products
     from guie.data.manifest import load_manifest
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
-    from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
+    from guie.data.shards.storage import written
+    from guie.evaluation.opened import (
+        embed_queries,
+        embedding_precision,
+        load_embedding_model,
+        open_in_actor,
+    )
     from guie.rows.embedding import FileEmbeddings
     from guie.rows.readable import differing, readable
     from guie.rows.store import Store
@@ -125,16 +134,16 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
-    with float32_products(accelerator), ProcessGroupGuard(accelerator, interrupts) as guard:
-        opened = load_embedding_model(
-            args.model,
-            accelerator,
-            out.parent,
-            args.size_px,
-            args.fit or "squash",
-            args.batch_size,
-            layers,
-        )
+    with (
+        written(out) as local,
+        float32_products(accelerator),
+        ProcessGroupGuard(accelerator, interrupts) as guard,
+    ):
+        dropped = local.with_name(list_name)
+        chosen = (args.size_px, args.fit or "squash", args.batch_size, layers)
+        opened = load_embedding_model(args.model, accelerator, local.parent, *chosen)
+        word = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
+        opens = partial(open_in_actor, precision, word, local.parent.absolute(), *chosen)
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)
         table = manifest.split(args.split) if args.split else manifest.table
@@ -154,6 +163,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
                 boxes,
                 manifest.open_image,
                 without=np.flatnonzero(np.isin(paths, [*bad])),
+                opens=opens,
                 batch_size=opened.batch_size,
                 workers=args.workers,
                 check=guard.check,
@@ -173,20 +183,20 @@ def main(argv: Sequence[str] | None = None) -> Path:
             except Stopped as stopped:
                 if stopped.cause != Cause.FAULT:
                     kept = "computed rows are kept, and the same command resumes"
-                    accelerator.print(f"{out}: stopped; {kept}")
+                    accelerator.print(f"{shown(out)}: stopped; {kept}")
                 raise
         differs = pd.Series(embeddings.differences(new), paths[new])
         if line := differing(differs, len(paths)):
             accelerator.print(f"{args.manifest}: {line}", file=sys.stderr)
         if args.shard:
-            accelerator.print(f"{store.folder}: {len(new):,} new images of part {shard}")
+            accelerator.print(f"{shown(store.folder)}: {len(new):,} new images of part {shard}")
         elif accelerator.is_main_process:
             rows = embeddings.rows()
             kept = table[~table["image_path"].isin(bad)]
-            write(out, kept, rows, args.texts, names, texts_TD)
+            write(local, kept, rows, args.texts, names, texts_TD)
             of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
             print(
-                f"{out}: {len(rows):,} images ({len(new):,} new){of_texts}, {rows.shape[1]} dimensions"
+                f"{shown(out)}: {len(rows):,} images ({len(new):,} new){of_texts}, {rows.shape[1]} dimensions"
             )
         # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()

@@ -9,12 +9,14 @@ import argparse
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from guie.base.errors import UserError
 
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
+ENGINE = "GUIE_ENGINE"  # ray: rows are computed by a Ray cluster
 CHECK_CONTENT = "GUIE_CHECK_CONTENT"  # set: files are recognised by content, not by size and time
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 
@@ -46,6 +48,21 @@ def add_check_content(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add `--check-content`, which sets CHECK_CONTENT for this process and its children."""
     words = "read all images to find changed ones, instead of trusting size and modification time"
     parser.add_argument("--check-content", *names, action=_CheckContent, nargs=0, help=words)
+
+
+class _Engine(argparse.Action):
+    def __call__(
+        self, parser: object, namespace: object, value: Any, option: object = None
+    ) -> None:
+        os.environ[ENGINE] = value
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add `--engine`, which sets ENGINE for this process."""
+    words = (
+        "where rows are computed: here, or on a Ray cluster (RAY_ADDRESS; default: this machine)"
+    )
+    parser.add_argument("--engine", choices=("local", "ray"), action=_Engine, help=words)
 
 
 def count(text: str) -> int:

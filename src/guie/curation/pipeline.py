@@ -477,7 +477,8 @@ def features_of(
     part: tuple[int, int] = (0, 1),
 ) -> Rows:
     """Return the features of images by the model of a config; compute those of a part that are missing."""
-    model = open_model(by.model, by.size_px, by.fit)
+    reopen = partial(open_model, by.model, by.size_px, by.fit)
+    settings: dict[str, Any] = {"workers": workers, "part": part, "reopen": reopen}
     return stored_features(
-        make_accelerator(), model, paths.tolist(), root, config.features, workers=workers, part=part
+        make_accelerator(), reopen(), paths.tolist(), root, config.features, **settings
     )

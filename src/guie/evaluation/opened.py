@@ -159,6 +159,15 @@ def load_embedding_model(
     return EmbeddingModel(embedder, model.preprocess, made_of, batch_size, model)
 
 
+def open_in_actor(
+    precision: str | None, word: str, *settings: Any
+) -> tuple[Accelerator, Embedder | Ensemble | Submission, nn.Module]:
+    """Open a model as `load_embedding_model` does, in an actor of Ray."""
+    accelerator = make_accelerator(mixed_precision=precision)
+    opened = load_embedding_model(word, accelerator, *settings)
+    return accelerator, opened.embedder, opened.preprocess
+
+
 def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
     """Return names and embeddings of the texts in a file, empty without a file. Raises UserError."""
     if path is None:

@@ -230,7 +230,7 @@ def score_queries(
 class QueryScores:
     """Computes the scores of the queries of a ranking that have a positive, a block at a time."""
 
-    process = (0, 1)
+    process, remote = (0, 1), None
 
     def __init__(self, ranking: Ranking, keys: Sequence[str], query_counts: bool):
         images, search = ranking.images, ranking.search

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from guie.base.devices import from_main
+from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
 from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
@@ -28,6 +29,7 @@ from guie.data.raw_batch import RawImages, packed
 from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
 from guie.rows.filling import T, Writer, fill, missing_parts
+from guie.rows.launching import Remote
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
@@ -168,9 +170,11 @@ class OnDevices:
         batch_size: int = 128,
         *,
         check: Check = raise_fault,
+        remote: Remote | None = None,
         **settings: Any,
     ):
         self.accelerator, self.embedder, self.dataset = accelerator, embedder, dataset
+        self.remote = remote
         self.unit, self.check, self.settings = batch_size, check, settings
         self.process = accelerator.process_index, accelerator.num_processes
 
@@ -301,6 +305,7 @@ class FileEmbeddings:
         boxes: the crop of each image, None for the whole image; part of the key.
         open_image: how images are decoded; part of the key.
         without: positions of images that cannot be embedded.
+        opens: opens the same embedder and preprocessing in an actor of Ray, with an accelerator.
         settings: passed on to `OnDevices`.
 
     Raises UserError if another image cannot be read.
@@ -318,6 +323,7 @@ class FileEmbeddings:
         open_image: OpenImage = open_as_seen,
         *,
         without: Sequence[int] | np.ndarray = (),
+        opens: Opens | None = None,
         **settings: Any,
     ):
         name = open_image.__name__
@@ -326,8 +332,15 @@ class FileEmbeddings:
         self.states = from_main(
             accelerator, partial(readable_states, root, paths, variant, without)
         )
-        self.dataset = EvalDataset(absolute(root, paths), preprocess, boxes, open_image)
+        files = absolute(root, paths)
+        self.dataset = EvalDataset(files, preprocess, boxes, open_image)
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
+        if opens:
+            items = [*zip(files, boxes or repeat(None), strict=False)]
+            batch_size = self._compute.unit
+            self._compute.remote = Remote(
+                partial(_on_an_actor, opens, open_image, batch_size), items
+            )
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
         """Compute the missing rows of part n of m, and return their positions.
@@ -353,6 +366,24 @@ class FileEmbeddings:
         return [DIFFERENCES[number] for number in differs_N[computed]]
 
 
+# Returns an accelerator, and an embedder with its preprocessing.
+Opens = Callable[[], tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]]
+
+
+def _on_an_actor(
+    opens: Opens, open_image: OpenImage, batch_size: int
+) -> Callable[[Sequence[tuple[str, Crop | None]]], OnDevices]:
+    """Open a model; return what makes an `OnDevices` of some files and boxes."""
+    accelerator, embedder, preprocess = opens()
+
+    def of(items: Sequence[tuple[str, Crop | None]]) -> OnDevices:
+        files, boxes = zip(*items, strict=True)
+        dataset = EvalDataset(files, preprocess, boxes, open_image)
+        return OnDevices(accelerator, embedder, dataset, batch_size, workers=0)
+
+    return of
+
+
 def stored_features(
     accelerator: Accelerator,
     model: Model,
@@ -362,6 +393,7 @@ def stored_features(
     *,
     view: tuple[str, View] | None = None,
     part: tuple[int, int] = (0, 1),
+    reopen: Callable[[], Model] | None = None,
     **settings: Any,
 ) -> Rows:
     """Return features of `root / path` for each path, and compute those of part n of m that are missing.
@@ -371,6 +403,7 @@ def stored_features(
     Args:
         view: a function applied to each image before the preprocessing, with its name, which is
             part of the recipe; None for the whole image.
+        reopen: opens the same model in an actor of Ray.
         settings: passed on to `FileEmbeddings`.
 
     Raises:
@@ -381,9 +414,18 @@ def stored_features(
     preprocess = Viewed(look, model.preprocess) if look else model.preprocess
     known_by = recipe(model, accelerator.mixed_precision) | {"view": name}
     made_by = (Store(folder, known_by, np.float16), accelerator, model.embedder, preprocess)
-    features = FileEmbeddings(*made_by, root, paths, **settings)
+    opens = partial(_reopened, accelerator.mixed_precision, reopen, look) if reopen else None
+    features = FileEmbeddings(*made_by, root, paths, opens=opens, **settings)
     features.fill(f"features ({name})", part)
     return features.rows()
+
+
+def _reopened(
+    precision: str, reopen: Callable[[], Model], look: View | None
+) -> tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]:
+    accelerator, model = make_accelerator(mixed_precision=precision), reopen()
+    preprocess = Viewed(look, model.preprocess) if look else model.preprocess
+    return accelerator, model.embedder, preprocess
 
 
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.processes import follow_parent
+from guie.rows.launching import Remote, fill_with_ray, on_ray
 from guie.rows.states import States
 from guie.rows.store import Store
 
@@ -28,10 +30,15 @@ R = TypeVar("R")
 class Compute(Protocol):
     """Computes the rows of positions in a list of states.
 
-    Attributes: `process`, this one, and of how many that share a part.
+    Attributes: `process`, this one, and of how many that share a part; `remote`, for Ray, if it may compute
+    them.
     """
 
-    process: tuple[int, int]
+    @property
+    def process(self) -> tuple[int, int]: ...
+
+    @property
+    def remote(self) -> Remote | None: ...
 
     def starts(self, count: int, parts: int) -> Sequence[int] | range:
         """Return where each block of a list begins; the batches in them must not depend on the parts."""
@@ -94,11 +101,15 @@ def fill(
     Raises UserError if the store cannot be written, and whatever `compute` raises.
     """
     missing = np.setdiff1d(compute.agreed(lambda: store.missing(states)), without)
-    blocks = own_blocks(missing, compute.starts(len(states), part[1]), part)
+    starts = compute.starts(len(states), part[1])
+    blocks = own_blocks(missing, starts, part)
     if blocks:  # an unwritable folder fails here, before hours of computing
         compute.agreed(store.begin)
     if part[1] > 1:
         compute.agreed(lambda: store.divide(states, part[1]))
+    if on_ray() and compute.remote and blocks:
+        fill_with_ray(store, states, blocks, starts, compute.remote, title)
+        return np.concatenate(blocks)
     first, processes = compute.process
     with Writer(store, states) as write:
         compute(blocks[first::processes], write, title)
@@ -150,6 +161,7 @@ class OnCores:
     ):
         self.look, self.items, self.columns = look, items, list(columns)
         self.workers, self.unit_name = workers, unit_name
+        self.remote = Remote(partial(_on_a_core, look, self.columns), items)
 
     def starts(self, count: int, parts: int) -> range:
         return range(0, count, self.most)
@@ -165,6 +177,11 @@ class OnCores:
             for block in blocks:
                 rows = [*islice(found, len(block))]
                 write(block, pd.DataFrame(rows, columns=self.columns))
+
+
+def _on_a_core(look: Callable[[Any], Sequence[Any]], columns: list[str]) -> Callable[..., OnCores]:
+    """Return what makes an `OnCores` of some items, in an actor."""
+    return partial(OnCores, look, columns=columns, workers=1)
 
 
 def mapped(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import io
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +20,14 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.files import read_json, replacing, write_json
+from guie.base.files import cache_folder, replacing
+from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.storage import delete, listed, put, whole_object
 from guie.rows.states import KEY, States
 
 RECIPE, PARTS = "recipe.json", "parts.json"
+KEYS = re.compile(r"[0-9a-f]{64}\.key\.npy")
+CONNECTIONS = 32
 # A block's files, and the temporary files of a killed process (see `replacing`)
 OWN_FILE = re.compile(
     r"[0-9a-f]{64}\.(key\.npy|npy|parquet)|\.([0-9a-f]{64}(\.key)?|recipe|parts)\.\d+(-[0-9a-f]{8})?\.tmp\.\w+"
@@ -69,7 +77,7 @@ class Store:
     `<sha256>.key.npy`, their keys, written last.
 
     Args:
-        folder: the parent folder of the stores of all recipes.
+        folder: the parent folder of the stores of all recipes, on a disk or in a bucket (`s3://...`).
         recipe: all that a row depends on except its key: model, preprocessing, version.
         dtype: of rows of numbers on disk; float16 halves the disk space. None: records.
     """
@@ -77,18 +85,27 @@ class Store:
     def __init__(
         self, folder: str | Path, recipe: Mapping[str, Any], dtype: type[np.floating] | None = None
     ):
-        self.folder = Path(folder) / _name(recipe)
+        self.folder = as_path(folder) / _name(recipe)
+        self.url = url_of(self.folder)
         self.recipe, self.dtype = dict(recipe), dtype and np.dtype(dtype)
+        self.suffix = "npy" if dtype else "parquet"
+
+    def absolute(self) -> Store:
+        """Return the same store for a process with another working folder."""
+        store = copy.copy(self)
+        store.folder = self.folder.absolute()
+        return store
 
     def missing(self, states: States) -> np.ndarray:
         """Return the positions in `states` without a row, each key once, in order: int64 (M,).
 
-        Every block that holds some of them is verified. A damaged block is logged and removed.
+        Every block on disk that holds some of them is verified. A damaged block is logged and removed. A
+        bucket checks its objects itself.
         """
         names, key_M, block_M, _ = self._index()
         place_N = _places(key_M, states.key_N)
         for block in np.unique(block_M[place_N[place_N >= 0]]).tolist():
-            if not self._is_whole(names[block]):
+            if not self.url and not self._is_whole(names[block]):
                 self._forget(names[block])
                 place_N[block_M[place_N] == block] = -1
         absent = np.flatnonzero(place_N < 0)
@@ -97,25 +114,24 @@ class Store:
 
     def begin(self) -> None:
         """Write the recipe. Raises UserError if the folder is not writable."""
-        if not (self.folder / RECIPE).exists():
-            write_json(self.folder / RECIPE, self.recipe)
+        if RECIPE not in self._names():
+            self._write(RECIPE, json.dumps(self.recipe, indent=1).encode())
 
     def divide(self, states: States, parts: int) -> None:
         """Record that a list of files is computed in m parts: another m would cut other blocks.
 
         Raises UserError if it is computed in another number of parts.
         """
-        file = self.folder / PARTS
-        known = read_json(file, f"delete {file}") if file.exists() else {}
+        known = json.loads(self._local(PARTS).read_text()) if PARTS in self._names() else {}
         name = hashlib.sha256("\n".join(states.names).encode(errors="surrogateescape")).hexdigest()[
             :16
         ]
         if known.setdefault(name, parts) != parts:
             raise UserError(
-                f"{self.folder}: these {len(states):,} images are computed in {known[name]} parts; go on"
-                f" with --shard N/{known[name]}, or delete {file}"
+                f"{shown(self.folder)}: these {len(states):,} images are computed in {known[name]} parts; go"
+                f" on with --shard N/{known[name]}, or delete its {PARTS}"
             )
-        write_json(file, known)
+        self._write(PARTS, json.dumps(known, indent=1).encode())
 
     def add(self, states: States, rows: Any) -> None:
         """Write one block: (N, D) numbers, or a table of records.
@@ -128,29 +144,24 @@ class Store:
             content = rows.to_parquet(index=False)
         else:
             self._refuse_overflow(states, rows)
-            content = np.ascontiguousarray(rows, self.dtype)
+            content = _as_npy(np.ascontiguousarray(rows, self.dtype))
         name = _hash(states.key_N, content)
-        with replacing(self._file(name)) as temporary:
-            if isinstance(content, bytes):
-                temporary.write_bytes(content)
-            else:
-                np.save(temporary, content)
+        self._write(f"{name}.{self.suffix}", content)
         # Written last: a block without this file is ignored.
-        with replacing(self._keys(name)) as temporary:
-            np.save(temporary, states.key_N)
+        self._write(f"{name}.key.npy", _as_npy(states.key_N))
 
     def open(self, states: States, dim: int) -> Rows:
         """Return the rows of these keys; reading one that is not in the store raises LookupError."""
         names, place_N, row_N = self._located(states)
-        return Rows([*map(self._file, names)], place_N, row_N, dim)
+        return Rows(self._blocks(names, place_N), place_N, row_N, dim)
 
     def table(self, states: States, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the records of keys that are all in the store, in the order of `states`."""
         names, block_N, row_N = self._located(states)
         assert (block_N >= 0).all(), "a record that is not in the store"
         used, number_N = np.unique(block_N, return_inverse=True)
-        files = [self._file(names[block]) for block in used.tolist()]
-        read = [pd.read_parquet(file, columns=columns) for file in files]
+        files = self._blocks(names, used)
+        read = [pd.read_parquet(files[block], columns=columns) for block in used.tolist()]
         if not read:
             return pd.DataFrame(columns=columns)
         first = np.cumsum([0, *map(len, read)])
@@ -167,11 +178,9 @@ class Store:
 
     def remove(self) -> None:
         """Delete the rows, and the folders that are then empty; files of others stay."""
-        for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if OWN_FILE.fullmatch(path.name):
-                path.unlink()
-        for name in (PARTS, RECIPE):
-            (self.folder / name).unlink(missing_ok=True)
+        own = [name for name in self._names() if OWN_FILE.fullmatch(name)]
+        for name in [*own, PARTS, RECIPE]:
+            self._delete(name)
         with suppress(OSError):  # other files are in them
             self.folder.rmdir()
             self.folder.parent.rmdir()
@@ -179,18 +188,14 @@ class Store:
     def _index(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
         """Return the blocks' names, the keys of all rows in order, and each key's block and row in it."""
         names, keys = [], [np.empty(0, KEY)]
-        for path in sorted(self.folder.glob("[0-9a-f]*.key.npy")):
-            if not OWN_FILE.fullmatch(path.name):
-                continue
-            try:
-                key_R = np.load(path)
-                if key_R.dtype != KEY:
-                    raise ValueError
-            except (OSError, ValueError, EOFError):
-                self._forget(path.name.removesuffix(".key.npy"))
-                continue
-            names.append(path.name.removesuffix(".key.npy"))
-            keys.append(key_R)
+        files = sorted(name for name in self._names() if KEYS.fullmatch(name))
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for name, key_R in zip(files, pool.map(self._keys, files), strict=True):
+                if key_R is None:
+                    self._forget(name.removesuffix(".key.npy"))
+                    continue
+                names.append(name.removesuffix(".key.npy"))
+                keys.append(key_R)
         key_M = np.concatenate(keys)
         lengths = [len(one) for one in keys[1:]]
         block_M = np.repeat(np.arange(len(names)), lengths)
@@ -198,24 +203,64 @@ class Store:
         order = np.argsort(key_M, kind="stable")
         return names, key_M[order], block_M[order], row_M[order]
 
+    def _keys(self, name: str) -> np.ndarray | None:
+        with suppress(OSError, ValueError, EOFError):
+            key_R = np.load(self._local(name))
+            return key_R if key_R.dtype == KEY else None
+        return None
+
+    def _blocks(self, names: Sequence[str], used: np.ndarray) -> list[Path]:
+        """Return the file of each block; those of a bucket are fetched if they are used."""
+        wanted = {*np.unique(used).tolist()}
+        files = [f"{name}.{self.suffix}" for name in names]
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            fetched = pool.map(
+                lambda n: self._local(files[n]) if n in wanted else Path(), range(len(files))
+            )
+            return [*fetched]
+
     def _is_whole(self, name: str) -> bool:
-        file = self._file(name)
         try:
-            content = file.read_bytes() if self.dtype is None else np.load(file)
-            return _hash(np.load(self._keys(name)), content) == name
+            content = self._local(f"{name}.{self.suffix}").read_bytes()
+            return _hash(np.load(self._local(f"{name}.key.npy")), content) == name
         except (OSError, ValueError, EOFError):
             return False
 
     def _forget(self, name: str) -> None:
-        logger.warning(f"{self._file(name)}: damaged; its rows are computed again")
-        for file in (self._keys(name), self._file(name)):
-            file.unlink(missing_ok=True)
+        logger.warning(f"{shown(self.folder)}/{name}: damaged; its rows are computed again")
+        for suffix in ("key.npy", self.suffix):
+            self._delete(f"{name}.{suffix}")
 
-    def _keys(self, name: str) -> Path:
-        return self.folder / f"{name}.key.npy"
+    # Files of a folder, or objects of a bucket, which are read through local copies: a block never changes.
 
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.{'npy' if self.dtype else 'parquet'}"
+    def _names(self) -> list[str]:
+        if self.url:
+            return listed(self.url)
+        return os.listdir(self.folder) if self.folder.is_dir() else []
+
+    def _copy(self, name: str) -> Path:
+        return cache_folder() / "rows" / self.folder.name / name if self.url else self.folder / name
+
+    def _local(self, name: str) -> Path:
+        copy = self._copy(name)
+        if not self.url:
+            return copy
+        if name == PARTS or not copy.exists():
+            with replacing(copy) as temporary:
+                temporary.write_bytes(whole_object(f"{self.url}/{name}") or b"")
+        return copy
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self.url:
+            put(f"{self.url}/{name}", content)
+            return
+        with replacing(self.folder / name) as temporary:
+            temporary.write_bytes(content)
+
+    def _delete(self, name: str) -> None:
+        self._copy(name).unlink(missing_ok=True)
+        if self.url:
+            delete(f"{self.url}/{name}")
 
     def _refuse_overflow(self, states: States, rows_ND: np.ndarray) -> None:
         reach, most = np.abs(rows_ND).max(axis=1), float(np.finfo(self.dtype).max)
@@ -231,9 +276,15 @@ def _name(recipe: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _hash(key_R: np.ndarray, content: bytes | np.ndarray) -> str:
+def _as_npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _hash(key_R: np.ndarray, content: bytes) -> str:
     digest = hashlib.sha256(key_R.tobytes())
-    digest.update(content if isinstance(content, bytes) else content.tobytes())
+    digest.update(content)
     return digest.hexdigest()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,16 +38,16 @@ def embed_for(
     if word is None:
         return partial(thumbnails, root=root, workers=workers)
 
+    reopen = partial(open_model, word, config.size_px)
+
     @lru_cache(maxsize=1)
     def opened() -> tuple[Accelerator, LoadedModel]:
-        return make_accelerator(), open_model(word, config.size_px)
+        return make_accelerator(), reopen()
 
     def embed(paths: Sequence[str], view: str) -> Rows:
         look = None if view == "whole" else (view, VIEWS[view])
-        accelerator, model = opened()
-        return stored_features(
-            accelerator, model, paths, root, folder, view=look, part=part, workers=workers
-        )
+        settings: dict[str, Any] = {"workers": workers, "part": part, "reopen": reopen}
+        return stored_features(*opened(), paths, root, folder, view=look, **settings)
 
     return embed
 

@@ -16,9 +16,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import xxhash
@@ -163,6 +164,43 @@ def version_of(url: str, optional: bool = False) -> str:
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
     return _with_retries(url, lambda: _filesystem(url).cat_file(url), optional)
+
+
+def listed(folder: str) -> list[str]:
+    """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
+
+    def ask() -> list[str]:
+        filesystem = _filesystem(folder)
+        filesystem.invalidate_cache()
+        return filesystem.ls(folder, detail=False)
+
+    return [name.rpartition("/")[2] for name in _with_retries(folder, ask, optional=True) or ()]
+
+
+def put(url: str, content: bytes) -> None:
+    """Write an object. Raises UserError."""
+    _with_retries(url, lambda: _filesystem(url).pipe_file(url, content))
+
+
+def delete(url: str) -> None:
+    """Delete an object, if it is there. Raises UserError."""
+    _with_retries(url, lambda: _filesystem(url).rm_file(url), optional=True)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Yield the local path to write a result to; what is beside it in the end goes to its bucket, if any.
+
+    Raises UserError.
+    """
+    url = url_of(path)
+    if url is None:
+        yield path
+        return
+    with TemporaryDirectory(prefix="guie-") as folder:
+        yield Path(folder) / path.name
+        for file in sorted(Path(folder).iterdir()):
+            put(f"{url.rpartition('/')[0]}/{file.name}", file.read_bytes())
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,171 @@
+"""A Ray cluster of two workers computes what one process does, and survives what clusters meet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import embed
+from guie.base.errors import UserError
+from guie.rows.checks import VERIFY, Checks
+from guie.rows.filling import OnCores, fill
+from guie.rows.states import keys
+from guie.rows.store import Store
+from tiny_runs import tiny_run
+
+ray = pytest.importorskip("ray")
+NAMES = [f"{number}.jpg" for number in range(40)]
+COLUMNS = ["name", "length"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers on this machine, which import the tests too."""
+    paths = os.pathsep.join(sys.path)
+    ray.init(
+        num_cpus=2,
+        log_to_driver=False,
+        include_dashboard=False,
+        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def on_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GUIE_ENGINE", "ray")
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(OnCores, "most", 8)
+
+
+def lengths(name: str) -> list:
+    return [name, len(name)]
+
+
+class Once:
+    """Ends its process at one name, the first time."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __call__(self, name: str) -> list:
+        if name == "20.jpg" and not self.place.exists():
+            self.place.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return lengths(name)
+
+
+class Raises:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, name: str) -> list:
+        if name == "20.jpg":
+            raise self.error
+        return lengths(name)
+
+
+def test_a_worker_killed_in_the_middle_is_replaced(cluster, tmp_path: Path) -> None:
+    store = Store(tmp_path / "rows", {})
+    fill(store, keys(NAMES), OnCores(Once(tmp_path / "once"), NAMES, COLUMNS, 1))
+    assert (tmp_path / "once").exists()
+    assert store.table(keys(NAMES))["name"].tolist() == NAMES
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(UserError("20.jpg: bad"), "^20.jpg: bad$"), (ZeroDivisionError(), "^Ray: ")],
+)
+def test_a_task_that_raises_is_said_in_a_line_and_the_rest_is_kept(
+    cluster, tmp_path: Path, error: Exception, said: str
+) -> None:
+    store = Store(tmp_path / "rows", {})
+    with pytest.raises(UserError, match=said) as caught:
+        fill(store, keys(NAMES), OnCores(Raises(error), NAMES, COLUMNS, 1))
+    assert "\n" not in str(caught.value)
+    fill(store, keys(NAMES), OnCores(lengths, NAMES, COLUMNS, 1))
+    assert not len(store.missing(keys(NAMES)))
+
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+from guie.rows.filling import OnCores, fill
+from guie.rows.states import keys
+from guie.rows.store import Store
+
+def slow(name):
+    time.sleep(0.05)
+    return [name, len(name)]
+
+OnCores.most = 8
+names = [f"{number}.jpg" for number in range(400)]
+fill(Store(sys.argv[1], {}), keys(names), OnCores(slow, names, ["name", "length"], 1))
+"""
+
+
+def test_a_driver_that_is_killed_goes_on_when_started_again(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", DRIVER, str(tmp_path / "rows")]
+    store = Store(tmp_path / "rows", {})
+    first = subprocess.Popen(words, env=env)
+    while len([*store.folder.glob("*.key.npy")]) < 5:
+        assert first.poll() is None
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    done = len([*store.folder.glob("*.key.npy")])
+    subprocess.run(words, env=env, check=True)
+    blocks = len([*store.folder.glob("*.key.npy")])
+    assert done < blocks == 50  # none was computed under another name
+
+
+def test_images_are_checked_as_in_one_process(
+    cluster, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = pd.read_csv(toy_manifest)["image_path"].tolist()[:50]
+    shutil.copytree(toy_manifest.parent, tmp_path / "set")
+    (tmp_path / "set" / paths[7]).write_bytes(b"no image")
+    found = []
+    for engine in ("ray", "local"):
+        monkeypatch.setenv("GUIE_ENGINE", engine)
+        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / engine))
+        checks = Checks(VERIFY, tmp_path / "set", paths)
+        checks.fill(1, "set")
+        found.append(checks.table())
+    pd.testing.assert_frame_equal(*found)
+    assert "not a readable image" in found[0]["reason"].iloc[7]
+
+
+def test_embeddings_have_the_bits_of_one_process(
+    cluster, toy_manifest: Path, tmp_path: Path
+) -> None:
+    words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", str(toy_manifest)]
+    words += ["--split", "test", "--batch-size", "8", "--workers", "0"]
+    found = {}
+    for engine in ("ray", "local"):
+        out = embed.main([*words, "--engine", engine, "--out", str(tmp_path / f"{engine}.npz")])
+        found[engine] = np.load(out)["embedding"]
+    assert np.array_equal(found["ray"], found["local"])
+    bad = tmp_path / "bad.csv"
+    table = pd.read_csv(toy_manifest)
+    shutil.copytree(toy_manifest.parent, tmp_path / "set")
+    broken = table[table["split"] == "test"]["image_path"].iloc[3]
+    (tmp_path / "set" / broken).write_bytes(b"no image")
+    table.to_csv(bad, index=False)
+    words[3] = str(bad)
+    words += ["--root", str(tmp_path / "set"), "--engine", "ray", "--out", str(tmp_path / "b.npz")]
+    with pytest.raises(UserError, match=f"{broken}.*not a readable image"):
+        embed.main(words)
+    embed.main([*words, "--drop-bad"])
+    assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
