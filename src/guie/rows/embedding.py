@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -384,6 +385,25 @@ def _on_an_actor(
     return of
 
 
+def embed(
+    model: Model, files: Sequence[str | Path], *, store: str | Path | None = None, **settings: Any
+) -> np.ndarray | Rows:
+    """Embed image files: (N, D) float32 of unit length, row n for file n.
+
+    Args:
+        model: of `guie.open_model`.
+        store: folder that keeps the rows, so that only new and changed files are computed.
+        settings: such as `batch_size` and `workers`, the loader processes.
+
+    Raises UserError if an image cannot be read.
+    """
+    accelerator, paths = make_accelerator(), [os.path.abspath(file) for file in files]
+    if store is None:
+        made_by = (accelerator, model.embedder, model.preprocess)
+        return embed_files(*made_by, [*map(Path, paths)], **settings)
+    return stored_features(accelerator, model, paths, "/", store, dtype=np.float32, **settings)
+
+
 def stored_features(
     accelerator: Accelerator,
     model: Model,
@@ -394,6 +414,7 @@ def stored_features(
     view: tuple[str, View] | None = None,
     part: tuple[int, int] = (0, 1),
     reopen: Callable[[], Model] | None = None,
+    dtype: type[np.floating] = np.float16,
     **settings: Any,
 ) -> Rows:
     """Return features of `root / path` for each path, and compute those of part n of m that are missing.
@@ -404,6 +425,7 @@ def stored_features(
         view: a function applied to each image before the preprocessing, with its name, which is
             part of the recipe; None for the whole image.
         reopen: opens the same model in an actor of Ray.
+        dtype: of the rows on disk.
         settings: passed on to `FileEmbeddings`.
 
     Raises:
@@ -413,7 +435,7 @@ def stored_features(
     name, look = view or ("whole", None)
     preprocess = Viewed(look, model.preprocess) if look else model.preprocess
     known_by = recipe(model, accelerator.mixed_precision) | {"view": name}
-    made_by = (Store(folder, known_by, np.float16), accelerator, model.embedder, preprocess)
+    made_by = (Store(folder, known_by, dtype), accelerator, model.embedder, preprocess)
     opens = partial(_reopened, accelerator.mixed_precision, reopen, look) if reopen else None
     features = FileEmbeddings(*made_by, root, paths, opens=opens, **settings)
     features.fill(f"features ({name})", part)
