@@ -13,9 +13,9 @@ of each domain, what each rule dropped, every dropped file with the reason), `<o
 as a page), and the findings of cleaning and selection. The output depends only on the sources, the
 config and the seed, not on the number of workers.
 
-`--shard 2/8` checks only the third eighth of the images and computes their features, as one of eight jobs.
-Once all parts are checked, the same command compares its part of the similar pictures. The command without
-`--shard` finds all of that and writes the mix.
+`--shard 2/8` checks only the third eighth of the images, as one of eight jobs. Once all parts are checked, the
+same command computes its part of the features and compares its part of the similar pictures. The command
+without `--shard` finds all of that and writes the mix.
 
 `--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every
 command takes as a manifest. The same command resumes after an interruption. `--index-shards DIR` writes the
@@ -150,7 +150,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--shard",
         type=arguments.shard,
         metavar="N/M",
-        help="only check part N of M of the images, counted from 0",
+        help="only compute part N of M, counted from 0",
     )
     parser.add_argument("--root", help="folder of --manifest's images; default: the manifest's")
     parser.add_argument(

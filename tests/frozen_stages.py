@@ -15,8 +15,8 @@ from guie.data.dataset import TrainDataset, classes_of, collated, training_rows
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws, Sampler
 from guie.data.sampling.streams import key
-from guie.rows.embedding import embed_files
 from guie.models.embedder import build_preprocess
+from guie.rows.embedding import embed_files
 from guie.training.frozen import FrozenData, frozen_data
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from guie.data.manifest import Manifest, load_manifest
 from guie.curation.packing import pack
+from guie.data.manifest import Manifest, load_manifest
 
 SHARD_BYTES = 20_000  # some five of the images below
 

@@ -23,12 +23,12 @@ import train
 from guie.base.devices import make_accelerator
 from guie.config.losses import LossConfig
 from guie.data.manifest import load_manifest
-from guie.rows.embedding import BLOCK, embed_files
 from guie.evaluation.opened import load_embedding_model, prompt_weights
 from guie.evaluation.text import TextEncoder
 from guie.losses.build import build_loss
 from guie.losses.metric_learning import PeerLoss
 from guie.models import open_model
+from guie.rows.embedding import BLOCK, embed_files
 from runs_of_every_task import ADAPTED, MODELS, RUNS, Material, material_of, within_steps, written
 from simulated_gpu import CUDA, OnGPU, SimulatedGPU, Wait, simulated_gpu
 from tiny_runs import logged_losses, tiny_run
@@ -224,7 +224,7 @@ def test_embedding_is_the_cpus_and_waits_once_a_block(
             waits.append(Counter(wait.partition(":")[0] for wait in gpu.waits[before:]))
     for place in KNOWN_IN_MODELS.get(kind, set()):
         assert waits[0].pop(place) > waits[1].pop(place)
-    assert waits[0] == waits[1] and waits[0]["evaluation/embedding.py _gather"] == 1
+    assert waits[0] == waits[1] and waits[0]["rows/embedding.py _gather"] == 1
 
 
 @pytest.mark.slow

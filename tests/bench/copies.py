@@ -39,8 +39,8 @@ import toydomains
 from guie.config import real_root
 from guie.curation.duplicates.evidence import CROSS, UNLIKE
 from guie.curation.duplicates.pixels import Pixels
-from guie.rows.comparison import cut
 from guie.data.images import open_as_seen
+from guie.rows.comparison import cut
 
 
 def tell(outcome: Outcome, promised: bool) -> None:

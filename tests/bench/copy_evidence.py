@@ -22,11 +22,10 @@ from guie.curation.duplicates.evidence import (
     resized,
 )
 from guie.curation.duplicates.pixels import Pixels
-from guie.data.image_checks.cache import CheckCache
-from guie.rows.comparison import NONE, compressed, cut
-from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
+from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
+from guie.rows.comparison import NONE, compressed, cut
 
 OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before
 ROOT = Path("/")  # of all paths here
@@ -100,9 +99,9 @@ def read(manifest: Path, workers: int) -> pd.DataFrame:
 
 
 def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
-    paths = table["image_path"].tolist()
-    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, open_as_seen, workers, "images")
-    prints = prints.set_axis(table.index)
+    checks = Checks(FINGERPRINTS, ROOT, table["image_path"].tolist())
+    checks.fill(workers, "images")
+    prints = checks.table().set_axis(table.index)
     return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
 
 

@@ -39,11 +39,9 @@ from guie.config.data import OversampleConfig
 from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
 from guie.curation.duplicates.candidates import close_pairs
 from guie.curation.duplicates.hamming import _by_comparing
-from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import check_all, decode
-from guie.data.image_checks.hashes import FINGERPRINTS, fingerprint, pixel_digest
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
+from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest
 
 MIN_IMAGES, MAX_IMAGES = 3, 100
 OVERSAMPLE = OversampleConfig(target=20)
@@ -140,17 +138,18 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
             Image.open(file).convert("RGB")
 
     os.environ["GUIE_CACHE"] = str(folder / "cache")
-    cache = CheckCache(FINGERPRINTS, folder)
 
     def looked(open_image, look) -> None:
-        for _ in check_all(names, folder, open_image, 1, "check", look):
-            pass
+        for name in names:
+            look(str(folder), open_image, name)
 
     def kept() -> None:
-        cache.rows(names, folder, open_as_seen, 1, "kept")
+        checks = Checks(FINGERPRINTS, folder, names)
+        checks.fill(1, "kept")
+        checks.table()
 
     def first() -> None:
-        shutil.rmtree(cache.folder, ignore_errors=True)
+        shutil.rmtree(folder / "cache", ignore_errors=True)
         kept()
 
     ways = {

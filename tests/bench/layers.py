@@ -23,10 +23,10 @@ from torch import nn
 from guie.base.devices import make_accelerator
 from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, load_manifest
-from guie.rows.embedding import embed_files
 from guie.evaluation.validation import quick_scores
 from guie.models import LoadedModel, open_model, with_layers
 from guie.report.figures import lines_over
+from guie.rows.embedding import embed_files
 
 SPLITS = ("train", "val", "test")
 EMBEDDING = "embedding"

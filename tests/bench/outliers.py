@@ -24,8 +24,8 @@ from guie.base.errors import run
 from guie.config.data import OutlierConfig
 from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
 from guie.data.manifest.reading import memberships
-from guie.rows.embedding import cached_features
 from guie.models import open_model
+from guie.rows.embedding import stored_features
 
 WRONG, JUNK = "another class", "another domain"
 SECOND = "#2"  # of a class that stands in two data sets
@@ -38,7 +38,7 @@ class Embedded:
         manifest, name = real_benchmark()
         rows = manifest.table[manifest.table["split"] == "train"].reset_index(drop=True)
         paths = rows["image_path"].tolist()
-        found = cached_features(
+        found = stored_features(
             make_accelerator(), open_model(name, 112), paths, manifest.root, features, workers=2
         )
         self.rows, self.features_ND = rows, np.array(found, np.float32)

@@ -25,11 +25,11 @@ from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
-from guie.rows.embedding import embed_dataset
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.metrics import ranking_metrics
 from guie.evaluation.opened import load_embedding_model
 from guie.evaluation.search import searches
+from guie.rows.embedding import embed_dataset
 from guie.search.regions import GRIDS, Region, regions_of
 
 KEYS = ("r_at_1", "mmp_at_5", "map_at_100")

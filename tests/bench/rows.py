@@ -27,6 +27,7 @@ from accelerate import Accelerator
 from common import apart, arguments, photographs, show
 
 from guie.config.stages import AugmentConfig
+from guie.curation.packing import pack
 from guie.data.augmentation import Augment
 from guie.data.dataset import (
     TrainDataset,
@@ -35,13 +36,12 @@ from guie.data.dataset import (
     rows_hash,
     training_rows,
 )
-from guie.data.image_checks.decoding import readable
 from guie.data.loader import TrainLoader
 from guie.data.manifest import load_manifest
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
-from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
+from guie.rows.readable import readable
 
 BATCH = 128
 HEIGHT = 240  # of the drawn images

@@ -43,9 +43,9 @@ from guie.curation.selection import (
     search,
 )
 from guie.data.manifest import Manifest, save_manifest
-from guie.rows.embedding import embed_files
 from guie.models import open_model
 from guie.report.figures.mix import selection_curve
+from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]

@@ -18,12 +18,12 @@ import pandas as pd
 from common import Way, arguments, in_turn, photographs, ratio, show
 
 from guie.config.stages import AugmentConfig
+from guie.curation.packing import pack
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, Sampler
-from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)

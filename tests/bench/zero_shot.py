@@ -26,9 +26,9 @@ from guie.curation.pseudo_labels import (
     sure,
 )
 from guie.data.manifest import load_manifest
-from guie.rows.embedding import embed_files
 from guie.evaluation.text import class_texts
 from guie.models import open_model
+from guie.rows.embedding import embed_files
 
 
 def domain_names(path: Path, captions: int) -> dict[str, list[str]]:

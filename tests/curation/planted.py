@@ -10,9 +10,9 @@ import pandas as pd
 from PIL import Image, ImageOps
 
 from guie.curation.duplicates.evidence import brighter, contrasted
-from guie.rows.comparison import compressed, cut
-from guie.rows.checks import FINGERPRINTS, Checks
 from guie.data.images import open_as_seen
+from guie.rows.checks import FINGERPRINTS, Checks
+from guie.rows.comparison import compressed, cut
 
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG quality 30": partial(compressed, quality=30),
@@ -43,8 +43,7 @@ def plant(table: pd.DataFrame, root: Path, folder: str, every: int) -> pd.DataFr
 
 def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
     """The table with what each image is known by."""
-    prints = CheckCache(FINGERPRINTS, root).rows(
-        table["image_path"].unique(), root, open_as_seen, workers, "known"
-    )
-    prints = prints.reindex(table["image_path"]).set_axis(table.index)
+    checks = Checks(FINGERPRINTS, root, table["image_path"].unique())
+    checks.fill(workers, "known")
+    prints = checks.table().reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)

@@ -22,11 +22,9 @@ from guie.curation.duplicates.candidates import (
 from guie.curation.duplicates.evidence import Grade
 from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
+from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
 from guie.rows.comparison import content
-from guie.rows.checks import VERIFY, Checks
-from guie.rows.checks import FINGERPRINTS
 from guie.rows.hashes import hash_bytes, perceptual_hashes
-from guie.data.images import open_as_seen
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
 SURE |= {"grade": Grade.SURE, "said": False}
@@ -151,10 +149,12 @@ def test_fingerprints_are_of_the_decoded_picture_and_agree_with_a_plain_check(tm
     image.rotate(180).save(tmp_path / "d.png", exif=turned)
     (tmp_path / "e.png").write_text("none")
     names = ["a.png", "b.bmp", "c.png", "d.png", "e.png", "f.png"]
-    prints = CheckCache(FINGERPRINTS, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
+    checks = [Checks(check, tmp_path, names) for check in (FINGERPRINTS, VERIFY)]
+    for check in checks:
+        check.fill(1, "set")
+    prints, verdicts = (check.table() for check in checks)
     pixels = prints["pixels"]
     assert pixels["a.png"] == pixels["b.bmp"] == pixels["d.png"] != pixels["c.png"]
-    verdicts = CheckCache(VERIFY, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
     pd.testing.assert_frame_equal(prints[verdicts.columns.tolist()], verdicts)
     assert (prints.loc[["e.png", "f.png"], "pixels"] == "").all()
 

@@ -11,9 +11,9 @@ from PIL import Image
 import curate
 from guie.config import MixConfig, load_config
 from guie.config.base import real_root
-from guie.data.image_checks import decoding as precheck
-from guie.data.image_checks.decoding import decoded_folder
 from guie.data.manifest import load_manifest
+from guie.rows.checks import Checks
+from guie.rows.readable import find_unreadable
 
 
 def test_mix_and_summary_of_a_folder(place, capsys):
@@ -167,15 +167,19 @@ def test_real_mix_has_the_published_counts(tmp_path):
     assert table["split"].value_counts().to_dict() == {"train": 13_357, "test": 8_467, "val": 2_393}
 
 
-def test_training_does_not_decode_again_what_curation_has(place, monkeypatch):
-    run({"sources": [folder()]})
+@pytest.mark.parametrize("clean", [None, {}])
+def test_training_does_not_decode_again_what_curation_has(place, monkeypatch, clean):
+    run({"sources": [folder()], "clean": clean})
     manifest = load_manifest("input/mix.csv")
     trained = manifest.table[manifest.table["split"] == "train"]
-    asked = []
-    monkeypatch.setattr(precheck, "check_all", lambda paths, *_: asked.extend(paths) or [])
-    cache = decoded_folder(manifest.path)
-    assert precheck.find_unreadable(trained, manifest.root, cache, 1).empty and not asked
-    Path(manifest.file(trained["image_path"].iloc[0])).touch()
-    with pytest.raises(ValueError):  # one that is asked for has no verdict here
-        precheck.find_unreadable(trained, manifest.root, cache, 1)
+    asked, fill = [], Checks.fill
+
+    def counted(checks, *settings):
+        asked.extend(checks.paths[checks.missing()])
+        return fill(checks, *settings)
+
+    monkeypatch.setattr(Checks, "fill", counted)
+    assert find_unreadable(trained, manifest.root, 1).empty and not asked
+    manifest.file(trained["image_path"].iloc[0]).touch()
+    assert find_unreadable(trained, manifest.root, 1).empty
     assert asked == trained["image_path"].tolist()[:1]

@@ -25,7 +25,6 @@ from guie.curation.classes import (
 )
 from guie.curation.pipeline import combine, prefix_of
 from guie.rows.checks import VERIFY, Checks
-from guie.data.images import open_as_seen
 
 
 def rows(labels: list[str], split: str = "train", domain: str = "d", start: int = 0):
@@ -264,7 +263,9 @@ def test_verify_gives_sizes_as_seen_and_reasons(tmp_path):
     (root / "loop.png").symlink_to("loop.png")
     names = ["turned.jpg", "plain.png", "text.jpg", "none.jpg", "folder.jpg", "link.png"]
     names += ["loop.png", "nul\0.png"]
-    verdicts = CheckCache(VERIFY, root).rows(names, root, open_as_seen, workers=1, name="set")
+    checks = Checks(VERIFY, root, names)
+    checks.fill(1, "set")
+    verdicts = checks.table()
     assert verdicts.index.tolist() == names
     assert verdicts.loc["turned.jpg"].tolist() == [4, 8, "", "EXIF turn"]
     assert verdicts.loc["plain.png"].tolist() == [8, 4, "", ""]

@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,14 +20,15 @@ from guie.base.files import write_text
 from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
-from guie.curation.duplicates import pixels
+from guie.curation.duplicates.evidence import EACH
 from guie.curation.mix import FullTraining, select_rows
 from guie.curation.summary import CurationReport
-from guie.data.image_checks import cache, hashes
 from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
 from guie.data.manifest.reading import read_sidecar
-from guie.evaluation import embedding
 from guie.models.backbones.open_clip import import_open_clip
+from guie.rows.checks import VERSION
+from guie.rows.filling import OnCores
+from guie.rows.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -195,37 +195,22 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of two"))
     blocks |= {"max_images": 4, "features": str(toys / "features of two")}
     words = arguments(toys, domains, **blocks)
+    monkeypatch.setattr(OnCores, "most", 16)
     for number in (0, 1, 0):  # the second finds all images checked, and compares pictures
         curate.main([*words, "--shard", f"{number}/2"])
     said = capsys.readouterr().out.splitlines()[-3:]
-    assert [line.endswith("comparison of similar images") for line in said] == [
-        True,
-        False,
-        False,
-    ]
-    asked: list[str] = []
-    monkeypatch.setattr(cache, "check_all", lambda paths, *_: asked.extend(paths) or [])
-    thumbnail, embed_blocks = hashes._thumbnail, embedding.embed_blocks
-    compare_files = pixels.compare_files
+    assert ["similar images compared" in line for line in said] == [False, True, True]
+    added, add = [], Store.add
 
-    def thumbnail_asked(root: Path, view: str, path: str) -> np.ndarray:
-        asked.extend([path] if view == "content" else [])
-        return thumbnail(root, view, path)
+    def adding(store, states, rows):
+        # Altered copies, which tell how much copies differ, are made by no part
+        if len(store.recipe.get("of", ())) != EACH and store.recipe.get("version") != VERSION:
+            added.append(store.recipe)
+        add(store, states, rows)
 
-    def embedding_asked(accelerator, embedder, dataset, **settings):
-        whole = settings["title"] == "features (whole)"
-        asked.extend(dataset.files[row] for row in range(len(dataset) if whole else 0))
-        return embed_blocks(accelerator, embedder, dataset, **settings)
-
-    def comparison_asked(root: Path, mirror: bool, pair: tuple[str, str]):
-        asked.extend(pair if thumbnails else ())  # else CLIP's labels drop images before
-        return compare_files(root, mirror, pair)
-
-    monkeypatch.setattr(pixels, "compare_files", comparison_asked)
-    monkeypatch.setattr(hashes, "_thumbnail", thumbnail_asked)
-    monkeypatch.setattr(embedding, "embed_blocks", embedding_asked)
+    monkeypatch.setattr(Store, "add", adding)
     joined, _ = run(toys, domains, **blocks)
-    assert joined.equals(alone) and not asked
+    assert joined.equals(alone) and not added
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])

@@ -20,8 +20,8 @@ from guie.curation.duplicates.candidates import Links, find_links
 from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.findings import refuse
 from guie.curation.duplicates.pixels import Pixels
-from guie.rows.checks import thumbnails
 from guie.data.images import open_as_seen
+from guie.rows.checks import thumbnails
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

@@ -22,7 +22,8 @@ from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generi
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
 from guie.models.preprocess import Preprocess
-from guie.training.frozen import _view_caches
+from guie.rows.store import Store
+from guie.rows.views import _drawn
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +290,7 @@ def test_features_of_blends_are_not_taken_for_those_of_other_images(
     """Which image shines through a view depends on all that are there; a plain view on none."""
 
     def folder(mixup: float, images: int) -> Path:
-        return _view_caches({}, blended(root, mixup, images), 1, tmp_path)[0].folder
+        return Store(tmp_path, {"drawn": _drawn(blended(root, mixup, images))}, np.float16).folder
 
     assert folder(0.5, 10) != folder(0.5, 9)
     assert folder(0.0, 10) == folder(0.0, 9)

@@ -18,7 +18,6 @@ from PIL import Image, PngImagePlugin
 from guie.base.errors import UserError
 from guie.data.augmentation import Augment
 from guie.data.dataset import EvalDataset, TrainDataset
-from guie.rows.readable import find_unreadable
 from guie.data.images import (
     DECODERS,
     difference,
@@ -29,6 +28,8 @@ from guie.data.images import (
     whole_px,
 )
 from guie.data.manifest.companions import Box
+from guie.rows.checks import VERIFY
+from guie.rows.readable import find_unreadable
 from scorer.embedding import decode as decode_of_scorer
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
@@ -152,16 +153,16 @@ def test_the_real_odd_files_have_the_same_pixels_everywhere(real_folder: Path) -
     assert read >= 60
 
 
-def test_those_that_differ_are_counted_once(folder: Path, tmp_path: Path, capsys) -> None:
+def test_those_that_differ_are_counted_once(folder: Path, capsys) -> None:
     table = pd.DataFrame({"image_path": list(KINDS), "split": "train"})
-    assert find_unreadable(table, folder, tmp_path / "cache", 1).empty
+    assert find_unreadable(table, folder, 1).empty
     said = [line for line in capsys.readouterr().err.splitlines() if "differently" in line]
     counts = {kind: sum(k[0] == kind for k in KINDS.values()) for kind in ("EXIF turn", "16 bits")}
     assert (
         len(said) == 1 and f"{sum(k[0] != '' for k in KINDS.values())} of {len(KINDS)}" in said[0]
     )
     assert all(f"{kind} {count}" in said[0] for kind, count in counts.items())
-    find_unreadable(table, folder, tmp_path / "cache", 1, open_as_host)
+    find_unreadable(table, folder, 1, open_as_host)
     assert "differently" not in capsys.readouterr().err
 
 
@@ -265,7 +266,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
     assert np.abs(halved.astype(float) - cut).mean() < 2
     pixels, size = open_part(path, whole, lambda *_: False)
     assert size == (400, 300) and np.array_equal(pixels, np.asarray(seen))
-    assert VERIFY.check_image(str(tmp_path), open_as_seen, "phone.jpg")[:3] == (300, 400, "")
+    assert VERIFY.look(str(tmp_path), open_as_seen, "phone.jpg")[:3] == (300, 400, "")
     assert open_as_host(path).size == (400, 300)  # as the scorer, whole
 
 

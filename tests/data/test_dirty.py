@@ -21,10 +21,10 @@ from PIL import Image
 import dirty_cases
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
-from guie.rows.checks import VERIFY, Checks
-from guie.rows.readable import drop_unusable
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import load_manifest
+from guie.rows.checks import VERIFY, Checks
+from guie.rows.readable import drop_unusable
 
 # What expected.csv of the real folder allows, by how its text begins; see `allowed`.
 ALLOWED = [
@@ -61,7 +61,9 @@ def manifest(request: pytest.FixtureRequest) -> Path:
 
 
 def checked(paths, root: Path, workers: int) -> pd.DataFrame:
-    return CheckCache(VERIFY, root).rows(list(paths), root, open_as_seen, workers, "dirty")
+    checks = Checks(VERIFY, root, list(paths))
+    checks.fill(workers, "dirty")
+    return checks.table()
 
 
 def named(messages: list[str]) -> dict[int, str]:

@@ -17,10 +17,10 @@ from guie.data.dataset import EvalDataset, as_batch
 from guie.data.images import open_as_host
 from guie.data.manifest.companions import Box
 from guie.data.raw_batch import RawImages, packed
-from guie.evaluation import embedding
-from guie.rows.embedding import embed_dataset, embed_files
 from guie.models import open_model
 from guie.models.preprocess import Inputs, ViewSpec
+from guie.rows import embedding
+from guie.rows.embedding import embed_dataset, embed_files
 
 HALF = (0.5, 0.5, 0.5)
 LOOKS = Inputs([ViewSpec(32, HALF, HALF), ViewSpec(20, HALF, HALF, "pad", part=0.8, flip=True)])

@@ -20,10 +20,10 @@ from guie.config.reading import read_yaml
 from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest, save_manifest
 from guie.ensembles.samples import Fits
-from guie.rows.embedding import embed_files
 from guie.evaluation.reduction import balanced_sample, fit_components
 from guie.evaluation.validation import quick_scores
 from guie.models import open_model
+from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 

@@ -14,17 +14,16 @@ import open_clip
 import pandas as pd
 import pytest
 import torch
-from guie.data.image_checks import decoding
 from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional
 
 import embed
 from guie.base.errors import UserError
-from guie.base.files import held
-from guie.evaluation import feature_cache as computing
 from guie.models import open_model
 from guie.models.backbones.open_clip import import_open_clip
+from guie.rows import readable
+from guie.rows.store import Store
 from scorer.process import ModelProcess
 from tiny_runs import tiny_run
 
@@ -75,14 +74,9 @@ def test_an_image_with_a_box_is_embedded_as_its_part(job, tmp_path, monkeypatch)
     assert not np.allclose(cropped["q.png"], whole["q.png"], atol=1e-3)
 
 
-def test_what_was_kept_of_another_box_is_computed_again(job, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(computing, "remove_caches", lambda folder: None)  # as after a kill
-    add, computed = computing.FeatureCache.add, []
-    monkeypatch.setattr(
-        computing.FeatureCache,
-        "add",
-        lambda cache, states, rows: computed.append(len(rows)) or add(cache, states, rows),
-    )
+def test_a_row_of_another_box_is_computed_anew(job, tmp_path, monkeypatch) -> None:
+    add, computed = Store.add, []
+    monkeypatch.setattr(Store, "add", lambda *of: computed.append(len(of[1])) or add(*of))
     whole = embedded(job)
     one = embedded(job, *boxes(tmp_path, BOX))
     other = embedded(job, *boxes(tmp_path, (0, 0, 5, 5)))
@@ -103,7 +97,7 @@ def test_a_folder_of_images_that_is_not_ours_stays_as_it_is(job, tmp_path, monke
     job[job.index("--out") + 1] = str(tmp_path / "own" / "E.npz")
     assert len(embedded(job)) == 2
     assert sorted(path.name for path in foreign.iterdir()) == ["i.png", "mix.csv", "q.png"]
-    assert [path.name for path in (tmp_path / "own").iterdir()] == ["E.npz"]
+    assert sorted(path.name for path in (tmp_path / "own").iterdir()) == ["E.npz", "E.npz.rows"]
 
 
 @pytest.mark.parametrize("flag", ["--manifest", "--boxes", "--texts"])
@@ -118,7 +112,7 @@ def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
         embedded(job, *boxes(tmp_path, (0, 0, 99, 9)))
     with pytest.raises(UserError, match="gone.csv: no such file or folder"):
         embedded(job, "--boxes", str(tmp_path / "gone.csv"))
-    assert not (tmp_path / "E.npz").exists() and not (tmp_path / "E.npz.parts").exists()
+    assert not (tmp_path / "E.npz").exists() and not (tmp_path / "E.npz.rows").exists()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +154,6 @@ def test_texts_of_a_clip_stand_beside_its_images(job, clip, tmp_path) -> None:
     assert table["image_path"].tolist() == list(both)
     assert np.array_equal(np.stack(table["embedding"]), np.stack(list(both.values())))
     assert table[["label", "domain"]].drop_duplicates().to_numpy().tolist() == [["d/1", "d"]]
-    assert not (tmp_path / "E.parquet.parts").exists()
 
 
 def test_a_trained_head_is_applied_to_texts_too(job, clip, tmp_path) -> None:
@@ -303,28 +296,35 @@ def test_jobs_of_shards_give_the_bits_of_one_job(
     for number in reversed(range(shards)):
         embed.main([*many, *out, "--shard", f"{number}/{shards}"])
         assert not (tmp_path / "E.parquet").exists()
-    assert sum(map(int, re.findall(r"(\d+) images of shard", capsys.readouterr().out))) == 11
-    monkeypatch.setattr(computing.FeatureCache, "add", None)  # nothing is left to compute
+    assert sum(map(int, re.findall(r"(\d+) new images of part", capsys.readouterr().out))) == 11
+    monkeypatch.setattr(Store, "add", None)  # nothing is left to compute
     assert Path(embed.main([*many, *out])).read_bytes() == whole
-    assert not (tmp_path / "E.parquet.parts").exists()
 
 
-def test_what_a_killed_job_left_out_is_computed_when_they_are_joined(many, tmp_path) -> None:
+def test_what_a_killed_job_left_out_is_told_and_computed_when_they_are_joined(
+    many, tmp_path, capsys
+) -> None:
     whole = Path(embed.main([*many, "--out", str(tmp_path / "W.parquet")])).read_bytes()
-    out = ["--out", str(tmp_path / "E.parquet")]
-    for number in (0, 2):
-        embed.main([*many, *out, "--shard", f"{number}/3"])
-    assert Path(embed.main([*many, *out])).read_bytes() == whole
+    words, told = [*many, "--out", str(tmp_path / "E.parquet")], []
+    for options in (["--shard", "0/3"], ["--shard", "2/3"], []):
+        capsys.readouterr()
+        embed.main([*words, "--missing", "3"])
+        told.append(capsys.readouterr().out.strip())
+        embed.main([*words, *options])
+    assert told == ["0,1,2", "1,2", "1"]
+    assert (tmp_path / "E.parquet").read_bytes() == whole
+    with pytest.raises(UserError, match=r"11 images are computed in 3 parts; go on with .*N/3"):
+        embed.main([*words, "--shard", "0/2"])
 
 
-def test_a_shard_lists_its_own_bad_images(many, tmp_path) -> None:
-    for name in ("1.png", "9.png"):
+def test_every_part_with_a_bad_image_lists_them(many, tmp_path) -> None:
+    for name in ("1.png", "3.png"):
         (tmp_path / name).write_bytes(b"no image")
     words = [*many, "--out", str(tmp_path / "E.npz"), "--drop-bad"]
     embed.main([*words, "--shard", "0/2"])
     listed = pd.read_csv(tmp_path / "E.npz.0-of-2.dropped.csv")
-    assert listed["image_path"].tolist() == ["1.png"]
-    with pytest.raises(UserError, match=r"1 rows have an image that cannot be read"):
+    assert listed["image_path"].tolist() == ["1.png", "3.png"]
+    with pytest.raises(UserError, match=r"2 rows have an image that cannot be read"):
         embed.main([*words[:-1], "--shard", "1/2"])
     embed.main([*words, "--shard", "1/2"])
     assert len(embedded(many, "--drop-bad")) == 9
@@ -333,16 +333,9 @@ def test_a_shard_lists_its_own_bad_images(many, tmp_path) -> None:
 def test_an_image_is_decoded_once_and_all_are_checked_only_if_one_is_bad(
     many, tmp_path, monkeypatch, capsys
 ) -> None:
-    whole = embedded(many)
-    checked: list[str] = []
-    find = decoding.find_unreadable
-    monkeypatch.setattr(
-        decoding,
-        "find_unreadable",
-        lambda rows, *more: checked.extend(rows["image_path"]) or find(rows, *more),
-    )
-    assert embedded(many).keys() == whole.keys() and not checked
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(readable, "find_unreadable", None)
+        whole = embedded(many)
     (tmp_path / "7.png").write_bytes(b"no image")
     (tmp_path / "9.png").unlink()
     with pytest.raises(UserError, match=r"(?s)2 rows have an image.*7\.png .*9\.png "):
@@ -372,14 +365,42 @@ def test_the_result_never_replaces_what_it_is_made_of(job, tmp_path) -> None:
     assert (tmp_path / "mix.csv").read_bytes() == manifest
 
 
-def test_a_folder_named_as_the_parts_keeps_what_is_not_ours(job, tmp_path) -> None:
-    (tmp_path / "E.npz.parts/notes").mkdir(parents=True)
-    (tmp_path / "E.npz.parts/notes/thesis.txt").write_text("precious")
-    embedded(job)
-    left = [path.name for path in (tmp_path / "E.npz.parts").rglob("*") if path.is_file()]
-    assert left == ["thesis.txt"]
-    embed.main([*job, "--out", str(tmp_path / "F.npz")])
-    assert not (tmp_path / "F.npz.parts").exists()
+def new_images(capsys, job: list[str], *more: str) -> tuple[int, dict[str, np.ndarray]]:
+    capsys.readouterr()
+    found = embedded(job, *more)
+    return int(re.search(r"\((\d+) new\)", capsys.readouterr().out)[1]), found
+
+
+def test_rows_stay_and_a_grown_manifest_embeds_its_new_images(many, tmp_path, capsys) -> None:
+    lines = (tmp_path / "mix.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "mix.csv").write_text("".join(lines[:8]))
+    count, few = new_images(capsys, many)
+    assert count == 7 and new_images(capsys, many)[0] == 0
+    (tmp_path / "mix.csv").write_text("".join([lines[0], *reversed(lines[1:])]))
+    count, all_of_them = new_images(capsys, many)
+    assert count == 4 and len(all_of_them) == 11
+    assert all(np.array_equal(all_of_them[name], row_D) for name, row_D in few.items())
+
+
+def test_images_that_moved_keep_their_rows(many, tmp_path, capsys) -> None:
+    store = ["--store", str(tmp_path / "rows")]
+    count, before = new_images(capsys, many, *store)
+    (tmp_path / "moved").mkdir()
+    for file in [*tmp_path.glob("*.png"), tmp_path / "mix.csv"]:
+        file.rename(tmp_path / "moved" / file.name)
+    moved = [word.replace("mix.csv", "moved/mix.csv") for word in many]
+    assert not (tmp_path / "E.npz.rows").exists()
+    count, after = new_images(capsys, moved, *store, "--out", str(tmp_path / "F.npz"))
+    assert count == 0 and all(np.array_equal(after[name], row_D) for name, row_D in before.items())
+
+
+def test_another_size_is_computed_anew(job, clip, capsys) -> None:
+    job[1] = f"open_clip:guie-tiny:{clip}"
+    found = [new_images(capsys, job, "--size-px", size) for size in ("32", "48", "32")]
+    (_, small), (_, large), (_, again) = found
+    assert [count for count, _ in found] == [2, 2, 0]
+    assert np.array_equal(small["q.png"], again["q.png"])
+    assert not np.allclose(small["q.png"], large["q.png"], atol=1e-3)
 
 
 def test_weights_that_were_cut_are_named(job, tmp_path) -> None:
@@ -396,15 +417,6 @@ def test_a_pipe_is_no_submission(job, tmp_path) -> None:
         embed.main([*job, "--model", str(tmp_path / "s.zip")])
 
 
-def test_of_two_that_write_one_file_the_later_is_refused(job, tmp_path) -> None:
-    """The first deletes the parts when it ends, and those of the other with them."""
-    with held(tmp_path / "E.npz.parts/lock", "taken", "wait"):
-        with pytest.raises(UserError, match="E.npz: another process writes it .process"):
-            embedded(job)
-    embedded(job)
-    assert not (tmp_path / "E.npz.parts").exists()
-
-
 def test_a_list_of_a_users_is_not_replaced_by_that_of_dropped_images(job, tmp_path) -> None:
     listed = tmp_path / "E.npz.dropped.csv"
     listed.write_text("mine\n")
@@ -418,16 +430,17 @@ def test_a_list_of_a_users_is_not_replaced_by_that_of_dropped_images(job, tmp_pa
 def test_a_replaced_image_is_embedded_again_with_check_content(
     job, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From partial results of a killed run, which know files by size and time."""
+    """Otherwise rows know files by size and time."""
     monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
-    name = pd.read_csv(tmp_path / "mix.csv")["image_path"][0]
-    for color, more in (("red", ["--shard", "0/1"]), ("navy", [])):
-        Image.new("RGB", (40, 40), color).save(tmp_path / name, "BMP")
-        os.utime(tmp_path / name, ns=(0, 0))
-        if more:
-            embed.main([*job, *more])
-    right = embedded([*job[:-1], str(tmp_path / "right.npz")])
-    np.testing.assert_allclose(embedded(job, "--check-content")[name], right[name], atol=1e-6)
+    found = {}
+    for color in ("red", "navy"):
+        Image.new("RGB", (40, 40), color).save(tmp_path / "q.png", "BMP")
+        os.utime(tmp_path / "q.png", ns=(0, 0))
+        found[color] = embedded(job)["q.png"]
+    assert np.array_equal(found["red"], found["navy"])
+    right = embedded([*job[:-1], str(tmp_path / "right.npz")])["q.png"]
+    np.testing.assert_allclose(embedded(job, "--check-content")["q.png"], right, atol=1e-6)
+    assert not np.allclose(found["red"], right, atol=1e-3)
 
 
 def as_sixteen_bits(folder: Path) -> dict[str, np.ndarray]:
@@ -444,13 +457,12 @@ def as_sixteen_bits(folder: Path) -> dict[str, np.ndarray]:
 
 def test_the_sidecar_decides_how_images_are_decoded(job, tmp_path, monkeypatch, capsys) -> None:
     eight = as_sixteen_bits(tmp_path)
-    monkeypatch.setattr(computing, "remove_caches", lambda folder: None)  # as after a kill
     capsys.readouterr()
     seen = embedded(job)
     said = capsys.readouterr().err
     assert "2 of 2 images differently (16 bits 2)" in said
     (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
-    host = embedded(job)  # not what was kept of the other decoder
+    host = embedded(job)  # not the rows of the other decoder
     for name, row_D in eight.items():
         assert np.array_equal(seen[name], row_D)
         assert not np.allclose(host[name], row_D, atol=1e-3)

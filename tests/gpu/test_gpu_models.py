@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from guie.config.model import ModelConfig
 from guie.data.manifest import load_manifest
-from guie.rows.embedding import embed_files
 from guie.models.embedder import build_embedder
+from guie.rows.embedding import embed_files
 from runs_of_every_task import MODELS, Material
 from torch111.architectures import FAMILIES
 

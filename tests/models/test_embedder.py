@@ -19,12 +19,12 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
 from guie.data.dataset import as_batch
-from guie.rows.embedding import embed_files
 from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.loading import NoRandomNumbers
 from guie.models.weights import ImageSize, WeightsMetadata, save_model
+from guie.rows.embedding import embed_files
 
 
 @pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])

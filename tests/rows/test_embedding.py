@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +20,7 @@ from guie.base.errors import UserError
 from guie.evaluation.opened import embedding_precision
 from guie.models.loading import trained_precision
 from guie.rows import embedding
-from guie.rows.embedding import OnDevices, embed_blocks, embed_dataset
+from guie.rows.embedding import OnDevices, embed_dataset
 from guie.rows.filling import fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -42,6 +40,7 @@ class Identity(torch.nn.Module):
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "BLOCK", 16)
+    monkeypatch.setattr(embedding, "LEAST", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +59,6 @@ def test_rows_leave_the_device_once_a_block(monkeypatch: pytest.MonkeyPatch) -> 
     assert moved == [16, 16, 8]
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(1, [16, 16, 8]), (2, [32, 8]), (5, [40])])
-def test_a_block_has_as_many_images_of_each_process(ranks: int, expected: list[int]) -> None:
-    accelerator = SimpleNamespace(
-        num_processes=ranks,
-        process_index=0,
-        device=torch.device("cpu"),
-        is_local_main_process=False,
-        autocast=nullcontext,
-        gather=lambda own_SD: own_SD.repeat(ranks, 1),
-    )
-    blocks = embed_blocks(accelerator, Identity(), IMAGES, batch_size=4, workers=0)
-    assert [len(block_ND) for block_ND in blocks] == expected
-
-
 STATES = keys([f"{n}.png" for n in range(6)])
 ROWS_ND = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -81,10 +66,13 @@ ROWS_ND = np.arange(12, dtype=np.float32).reshape(6, 2)
 class InTwo:
     """Computes the rows in two blocks, with something between them."""
 
-    unit, most, least, process = 1, 3, 1, (0, 1)
+    process, remote = (0, 1), None
 
     def __init__(self, between) -> None:
         self.between = between
+
+    def starts(self, count, parts):
+        return range(0, count, 3)
 
     def agreed(self, make):
         return make()
@@ -162,7 +150,7 @@ def test_an_embedding_that_cannot_be_written_ends_at_the_next_batch(
 
     slowly(monkeypatch, full)
     compute = OnDevices(Accelerator(), Identity(), IMAGES, 4, workers=0, check=check)
-    monkeypatch.setattr(OnDevices, "least", 5)
+    monkeypatch.setattr(embedding, "LEAST", 5)
     with pytest.raises(UserError, match="disk full"):
         fill(Store(tmp_path, {}, np.float32), keys([f"{n}" for n in range(40)]), compute)
     assert isinstance(checked[-1], UserError) and not any(checked[:-1])

@@ -16,8 +16,9 @@ from guie.base.errors import UserError
 from guie.config.data import CleaningConfig
 from guie.curation.duplicates.evidence import embed_for
 from guie.models import LoadedModel, open_model
+from guie.rows import embedding
 from guie.rows.comparison import content
-from guie.rows.embedding import OnDevices, embed_files, stored_features
+from guie.rows.embedding import embed_files, stored_features
 from guie.rows.states import States
 from guie.rows.store import Store
 
@@ -48,8 +49,8 @@ def computed(monkeypatch) -> list[int]:
         counts.append(len(states))
 
     monkeypatch.setattr(Store, "add", counted)
-    monkeypatch.setattr(OnDevices, "most", 8)
-    monkeypatch.setattr(OnDevices, "least", 1)
+    monkeypatch.setattr(embedding, "BLOCK", 8)
+    monkeypatch.setattr(embedding, "LEAST", 1)
     return counts
 
 

@@ -28,8 +28,9 @@ from guie.models import open_model
 from guie.models.embedder import build_embedder
 from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_model, save_weights
-from guie.training import cached_views as views
+from guie.rows.store import Store
 from guie.training import stage
+from guie.training.frozen import TeacherTower, teacher_views
 from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
 from guie.training.teachers import open_teachers
 from tiny_runs import (
@@ -203,18 +204,18 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
     words += ["--set", "stages.0.lr.backbone=0"] if frozen else []
     words += ["--set", "task.criteria.1.relation.sigma=0.5", "--set", "stages.0.epochs=1", "--set"]
     computed: list[int] = []
-    compute = views.embed_blocks
+    add = Store.add
 
-    def counted(accelerator, embedder, dataset, **settings):
-        computed.append(len(dataset))
-        return compute(accelerator, embedder, dataset, **settings)
+    def counted(store, states, rows):
+        computed.extend([len(states)] if ", view " in states.variant else [])
+        add(store, states, rows)
 
-    monkeypatch.setattr(views, "embed_blocks", counted)
+    monkeypatch.setattr(Store, "add", counted)
     first = train.main([*words, "name=first"])
     assert len(computed) == (6 if frozen else 4) and 0 < computed[0] < computed[2] == 59
     computed.clear()
     again = cut_and_resumed(monkeypatch, [*words, "name=again"], steps=5)
-    assert not any(computed)
+    assert not computed
     assert_same_bits(again, first)
     if not frozen:
         monkeypatch.setattr(stage, "precomputed_teachers", lambda *_: None)
@@ -236,14 +237,14 @@ def test_a_larger_teacher_sees_more_pixels_of_the_same_view(
     network = Preprocess(32, [0.5] * 3, [0.5] * 3, "pad")
     pixels = TrainDataset(rows, classes.labels, manifest.root, augment, network, (0, 0))
     teachers = open_teachers([TeacherConfig(model=str(model))], classes.domains)
-    found = views.teacher_views(Accelerator(), teachers, pixels, 2, tmp_path / "cache", 0)[0]
+    found = teacher_views(Accelerator(), teachers, pixels, 2, tmp_path / "cache", 0)[0]
     larger = copy.copy(pixels)
     larger.preprocess = Preprocess(**network.recipe() | {"size_px": seen_px})
     for row in (0, 50):
         sample = larger[1, key(pixels.paths[row]), row]
         assert sample["image"].shape == (3, seen_px, seen_px)
         with torch.no_grad():
-            tower = views.TeacherTower(teachers.teachers[0])
+            tower = TeacherTower(teachers.teachers[0])
             expected_1D = tower(sample["image"][None], sample["shape"][None])
         torch.testing.assert_close(
             torch.tensor(found.views[1][row : row + 1]).float(), expected_1D, rtol=2e-3, atol=2e-3

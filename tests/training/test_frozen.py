@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from guie.config import RunConfig
 from guie.config.ensemble import MemberConfig
 from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, load_manifest
-from guie.evaluation import embedding
-from guie.evaluation import feature_cache as cache
-from guie.rows.embedding import cached_features
 from guie.models import LoadedModel, open_model
 from guie.models.embedder import Embedder
-from guie.training import cached_views as views
+from guie.rows import views
+from guie.rows.embedding import OnDevices, stored_features
+from guie.rows.store import Store
 from guie.training import stage
-from guie.training.frozen import TrainingView, embed_rows
+from guie.training.frozen import embed_rows
 from tiny_runs import mix_with_val
 
 
@@ -41,26 +41,28 @@ def manifest(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 
 @pytest.fixture(scope="module")
 def kept(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose cache has all that a stage computes, in shards of 24."""
+    """A folder whose store has all that a stage computes, in blocks of 24."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(embedding, "BLOCK", 24)
+        patched.setattr(views, "OnDevices", partial(OnDevices, batch_size=24))
         Stage(manifest, folder).data()
     return folder
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """(view, images) of each shard that is computed from here on; shards are of 24."""
+    """(view, images) of each block that is stored from here on; blocks are of 24."""
     counts: list[tuple[int, int]] = []
+    add = Store.add
 
-    def counted(accelerator, embedder, dataset: TrainingView, **settings):
-        for block in embedding.embed_blocks(accelerator, embedder, dataset, **settings):
-            counts.append((dataset.view, len(block)))
-            yield block
+    def adding(store, states, rows):
+        add(store, states, rows)
+        _, _, view = states.variant.partition(", view ")
+        if view:  # not those of val
+            counts.append((int(view), len(states)))
 
-    monkeypatch.setattr(views, "embed_blocks", counted)
-    monkeypatch.setattr(embedding, "BLOCK", 24)
+    monkeypatch.setattr(Store, "add", adding)
+    monkeypatch.setattr(views, "OnDevices", partial(OnDevices, batch_size=24))
     return counts
 
 
@@ -131,37 +133,33 @@ def test_views_come_in_turn(manifest: Manifest, kept: Path) -> None:
     assert max(map(len, numbers.values())) >= 6
 
 
-def test_a_killed_computation_goes_on_at_its_shard(
+def test_a_killed_computation_goes_on_at_its_block(
     manifest: Manifest, computed: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, shards = Stage(manifest, tmp_path), []
-    add = cache.FeatureCache.add
+    one, add = Stage(manifest, tmp_path), Store.add
 
     def killed(self, states, rows):
-        if len(shards) == 3:
+        if len(computed) == 4:
             raise KeyboardInterrupt
-        shards.append(len(rows))
         add(self, states, rows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache.FeatureCache, "add", killed)
+        patched.setattr(Store, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             one.data()
-    computed.clear()
+    assert len(computed) == 4
     one.data()
-    count = len(one.dataset)
-    assert sum(images for _, images in computed) == 3 * count - sum(shards)
-    assert {view for view, _ in computed} == {1, 2}
+    assert sum(images for _, images in computed) == 3 * len(one.dataset)
 
 
-def test_a_damaged_shard_is_computed_again(
+def test_a_damaged_block_is_computed_again(
     manifest: Manifest, kept: Path, computed: list, tmp_path: Path, caplog
 ) -> None:
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     one = Stage(manifest, tmp_path)
     before = [np.asarray(view) for view in one.data().views]
-    shards = tmp_path.glob(".cache/features/*/*.npy")
-    victim = min(path for path in shards if '"number"' in (path.parent / "model.json").read_text())
+    blocks = tmp_path.glob(f".cache/features/*/{'?' * 64}.npy")
+    victim = min(path for path in blocks if '"drawn"' in (path.parent / "recipe.json").read_text())
     lost = len(np.load(victim))
     content = bytearray(victim.read_bytes())
     content[-3] ^= 1
@@ -197,7 +195,7 @@ def test_rows_and_embeddings_of_one_backbone_are_kept_apart(manifest: Manifest, 
         member = MemberConfig(source="t", model=model)
         embedder = LoadedModel(Embedder(one.backbone, None), one.preprocess, member, "t")
         paths = manifest.split("val")["image_path"].tolist()
-        found = cached_features(Accelerator(), embedder, paths, manifest.root, folder, workers=0)
+        found = stored_features(Accelerator(), embedder, paths, manifest.root, folder, workers=0)
         assert (rows.shape[1], found.shape[1]) == (128 + 3, 128)
         assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-3)
 
@@ -273,7 +271,7 @@ def computed_rows(manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
     model = open_model("open_clip:guie-tiny", 32)
     paths = training_rows(manifest)["image_path"].tolist()[:41]
     accelerator, cache = Accelerator(cpu=True), folder / "c"
-    rows = cached_features(accelerator, model, paths, manifest.root, cache, workers=0)
+    rows = stored_features(accelerator, model, paths, manifest.root, cache, workers=0)
     data = Stage(manifest, folder).data()
     return {"rows": np.asarray(rows), "views": np.stack(data.views), "val": np.asarray(data.val)}
 

@@ -25,10 +25,10 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
-from guie.rows.embedding import embed_files
 from guie.evaluation.opened import prompt_weights
 from guie.models import open_beside, open_model
 from guie.models.backbones.open_clip import create_clip
+from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
 from tiny_runs import assert_same_bits, cut_and_resumed, tiny_run
 from two_processes import SHARDED

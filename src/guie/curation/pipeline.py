@@ -97,6 +97,7 @@ def read_sources(
                 VERIFY, config.image_root, found.index, prefix=prefix, known=checks.states
             )
             new = verified.missing()  # so that training need not decode them again
+            verified.store.begin()
             verified.store.add(verified.states.take(new), found[list(VERIFY.columns)].iloc[new])
         account.add_source(source, skipped, dropped)
         account.companions.append(renamed(read.companions, partial(add, prefix)))

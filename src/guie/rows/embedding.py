@@ -29,12 +29,12 @@ from guie.data.loader import Prefetcher, eval_loader
 from guie.data.raw_batch import RawImages, packed
 from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
-from guie.rows.filling import T, Writer, fill, missing_parts
+from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
 from guie.rows.launching import Remote
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
-BLOCK = 4096  # images per process whose rows leave the device, and are gathered, at once
+LEAST, BLOCK = 16, 4096  # images per process whose rows leave the device, and are gathered, at once
 # Devices that resize and normalise images themselves. A CPU would take as long as its loaders.
 PREPROCESSING = ("cuda",)
 PIECE = 16  # decoded images that a loader sends at once: they are larger than network inputs
@@ -76,92 +76,49 @@ def embed_files(
 
 
 def embed_dataset(
-    accelerator: Accelerator, embedder: Embeds, dataset: Samples, **settings: Any
-) -> np.ndarray:
-    """Concatenate the blocks of `embed_blocks`: (N, D) float32, row n for sample n."""
-    blocks = embed_blocks(accelerator, embedder, dataset, **settings)
-    return np.concatenate([np.zeros((0, embedder.dim), np.float32), *blocks])
-
-
-def embed_blocks(
     accelerator: Accelerator,
     embedder: Embeds,
     dataset: Samples,
     *,
     batch_size: int = 128,
-    **settings: Any,
-) -> Iterator[np.ndarray]:
-    """Embed the samples of a data set one block at a time, by `_embedded`.
-
-    Each process embeds an equal part of a block, and every process receives all rows.
-
-    Yields (BLOCK x processes, D) float32, the last block shorter, rows in the order of the samples.
-    """
-    positions = range(len(dataset))
-    size = BLOCK * accelerator.num_processes
-    blocks = [positions[start : start + size] for start in positions[::size]]
-    plan = [_own_batches(accelerator, block, batch_size) for block in blocks]
-    flat = [batch for own in plan for batch in own]
-    rows = _embedded(accelerator, embedder, dataset, flat, **settings)
-    for block, own in zip(blocks, plan, strict=True):
-        yield _gather(accelerator, torch.cat([next(rows) for _ in own]), len(block))
-
-
-def _own_batches(accelerator: Accelerator, block: range, batch_size: int) -> list[range]:
-    """Return this process's batches of a block; the last may be empty, so that all have equally many."""
-    share = -(-len(block) // accelerator.num_processes)
-    own = block[share * accelerator.process_index :][:share]
-    return [own[start : start + batch_size] for start in range(0, share, batch_size)]
-
-
-@torch.inference_mode()
-def _embedded(
-    accelerator: Accelerator,
-    embedder: Embeds,
-    dataset: Samples,
-    batches: Sequence[Any],
-    *,
-    workers: int | None = None,
     title: str = "embed",
-    check: Check = raise_fault,
-) -> Iterator[Tensor]:
-    """Yield the embeddings (B, D) of this process's batches, which may be empty, with prefetching.
-
-    The whole embedder moves to the accelerator's device and into eval mode. A sample is an image, or
-    a tuple of all inputs of the embedder. On a GPU, loaders only decode the images of an `EvalDataset`.
+    **settings: Any,
+) -> np.ndarray:
+    """Embed the samples of a data set: (N, D) float32, row n for sample n, in every process.
 
     Args:
-        batches: positions in the data set; all processes have equally many batches.
-        workers: loader processes per process; None for `guie.base.processes.loader_count`.
-
-    Raises UserError for a sample that cannot be loaded, and whatever `check` raises.
+        settings: passed on to `OnDevices`.
     """
-    loaded = Prefetcher(
-        _inputs(accelerator.device, dataset, [batch for batch in batches if len(batch)], workers)
-    )
-    hidden = not accelerator.is_local_main_process
-    with torch.inference_mode(False):  # weights moved in inference mode could never train again
-        embedder.to(accelerator.device)
-    embedder.eval()
-    with tqdm(total=len(batches), desc=title, unit="batch", leave=False, disable=hidden) as bar:
-        for batch in batches:
-            check(loaded.fault)
-            if len(batch):
-                yield _embed(accelerator, embedder, next(loaded))
-            else:
-                yield torch.zeros(0, embedder.dim, device=accelerator.device)
-            bar.update()
+    compute = OnDevices(accelerator, embedder, dataset, batch_size, **settings)
+    starts = compute.starts(len(dataset), 1)
+    blocks = own_blocks(np.arange(len(dataset)), starts, (0, 1))
+    first, processes = compute.process
+    rows_ND = np.zeros((len(dataset), embedder.dim), np.float32)
+    compute(blocks[first::processes], rows_ND.__setitem__, title)
+    if processes == 1:
+        return rows_ND
+    own_ND = torch.from_numpy(rows_ND).to(accelerator.device)
+    return accelerator.reduce(own_ND, "sum").cpu().numpy()  # of zeros elsewhere: the same bits
+
+
+def block_starts(count: int, parts: int, batch_size: int) -> range:
+    """Return where blocks of whole batches begin, about LEAST in each part, so that its processes get alike."""
+    batches = min(BLOCK // batch_size, -(-count // (batch_size * parts * LEAST)))
+    return range(0, count, batch_size * max(1, batches))
 
 
 class OnDevices:
     """Computes embeddings in all processes of an accelerator, each its own blocks.
 
-    Args:
-        dataset: sample n is that of state n.
-        settings: `workers` and `check`, as of `_embedded`.
-    """
+    The whole embedder moves to the accelerator's device and into eval mode. On a GPU, loaders only decode the
+    images of an `EvalDataset`.
 
-    least = 16  # blocks of a part, so that its processes get about equally many
+    Args:
+        dataset: sample n is that of state n: an image, or a tuple of all inputs of the embedder.
+        workers: loader processes per process; None for `guie.base.processes.loader_count`.
+        check: called before each batch, and once after the last.
+        remote: for Ray.
+    """
 
     def __init__(
         self,
@@ -170,54 +127,69 @@ class OnDevices:
         dataset: Samples,
         batch_size: int = 128,
         *,
+        workers: int | None = None,
         check: Check = raise_fault,
         remote: Remote | None = None,
-        **settings: Any,
     ):
         self.accelerator, self.embedder, self.dataset = accelerator, embedder, dataset
-        self.remote = remote
-        self.unit, self.check, self.settings = batch_size, check, settings
+        self.unit, self.workers, self.check, self.remote = batch_size, workers, check, remote
         self.process = accelerator.process_index, accelerator.num_processes
 
     def starts(self, count: int, parts: int) -> range:
-        batches = min(BLOCK // self.unit, -(-count // (self.unit * parts * self.least)))
-        return range(0, count, self.unit * max(1, batches))
+        return block_starts(count, parts, self.unit)
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in the main process and return its result in every process."""
         return from_main(self.accelerator, make)
 
-    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
-        """Embed the positions of each block and write its rows. A fault stops all processes together."""
+    def __call__(
+        self,
+        blocks: Sequence[np.ndarray],
+        write: Callable[[np.ndarray, np.ndarray], None],
+        title: str,
+    ) -> None:
+        """Embed the positions of each block and write its rows.
+
+        A fault in one process stops all: they check equally often. Raises UserError for a sample that cannot
+        be loaded or a block that cannot be written, and whatever `check` raises.
+        """
+        device, fault = self.accelerator.device, None
         plan = [np.split(own, np.flatnonzero(np.diff(own // self.unit)) + 1) for own in blocks]
         batches = [batch for own in plan for batch in own]
-        counts = self.accelerator.gather(
-            torch.tensor([len(batches)], device=self.accelerator.device)
-        )
-        batches += [np.empty(0, np.int64)] * (int(counts.max()) - len(batches))
-        fault: UserError | None = None
-        rows = _embedded(
-            self.accelerator,
-            self.embedder,
-            self.dataset,
-            batches,
-            title=title,
-            check=lambda loading: self.check(loading or fault),
-            **self.settings,
-        )
-        for positions, own in zip(blocks, plan, strict=True):
-            rows_BD = torch.cat([next(rows) for _ in own]).cpu().numpy()
-            try:
-                write(positions, rows_BD)
-            except UserError as error:
-                fault = error
-        for _ in rows:  # the empty ones
-            pass
+        most = self.accelerator.gather(torch.tensor([len(batches)], device=device)).max()
+        loaded = Prefetcher(_inputs(device, self.dataset, batches, self.workers))
+        hidden = not self.accelerator.is_local_main_process
+        self.embedder.to(device)
+        self.embedder.eval()
+        with tqdm(total=int(most), desc=title, unit="batch", leave=False, disable=hidden) as bar:
+            for positions, own in zip(blocks, plan, strict=True):
+                rows = []
+                for _ in own:
+                    self.check(loaded.fault or fault)
+                    rows.append(self._embed(next(loaded)))
+                    bar.update()
+                try:
+                    write(positions, torch.cat(rows).cpu().numpy())
+                except UserError as error:
+                    fault = error
+            for _ in range(int(most) - len(batches)):
+                self.check(fault)
+                bar.update()
         try:
-            write.wait()
+            if isinstance(write, Writer):
+                write.wait()
         except UserError as error:
             fault = error
         self.check(fault)
+
+    @torch.inference_mode()
+    def _embed(self, batch: Any) -> Tensor:
+        taken = [batch] if torch.is_tensor(batch) else batch
+        with self.accelerator.autocast():
+            emb_BD = self.embedder(
+                *(part.to(self.accelerator.device, non_blocking=True) for part in taken)
+            )
+        return emb_BD.float()
 
 
 def _inputs(
@@ -241,23 +213,6 @@ def _inputs(
     for own in cut:
         made = [next(loaded).to(device).prepared(preprocess) for _ in own]
         yield tuple(torch.cat(column) for column in zip(*made, strict=True))
-
-
-def _embed(accelerator: Accelerator, embedder: Embeds, batch: Any) -> Tensor:
-    taken = [batch] if torch.is_tensor(batch) else batch
-    with accelerator.autocast():
-        emb_BD = embedder(*(part.to(accelerator.device, non_blocking=True) for part in taken))
-    return emb_BD.float()
-
-
-def _gather(accelerator: Accelerator, own_SD: Tensor, size: int) -> np.ndarray:
-    """Gather the rows of all processes in order; the last processes may have few or none."""
-    if accelerator.num_processes == 1:
-        return own_SD.cpu().numpy()
-    share = -(-size // accelerator.num_processes)
-    padded_SD = torch.zeros(share, own_SD.shape[1], device=accelerator.device)
-    padded_SD[: len(own_SD)] = own_SD
-    return accelerator.gather(padded_SD)[:size].cpu().numpy()
 
 
 class Embedding(Embeds, Protocol):

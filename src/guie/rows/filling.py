@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import islice
@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.base.processes import follow_parent
 from guie.rows.launching import Remote, fill_with_ray, on_ray
 from guie.rows.states import States
-from guie.rows.store import Store
+from guie.rows.store import Store, Writer
 
 CHUNK = 64  # items given to a worker at once
 
@@ -51,33 +51,6 @@ class Compute(Protocol):
     def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
         """Compute the rows of each block, and write them by its positions."""
         ...
-
-
-class Writer:
-    """Adds blocks to a store, one in the background; leaving the context waits for the last."""
-
-    def __init__(self, store: Store, states: States):
-        self.store, self.states = store, states
-        self._thread = ThreadPoolExecutor(1)
-        self._written: Future[None] | None = None
-
-    def __call__(self, positions: np.ndarray, rows: Any) -> None:
-        """Write the rows at these positions. Raises the UserError of the block before."""
-        self.wait()
-        self._written = self._thread.submit(self.store.add, self.states.take(positions), rows)
-
-    def wait(self) -> None:
-        """Wait until all is written. Raises UserError if it cannot be."""
-        written, self._written = self._written, None
-        if written:
-            written.result()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-        self.wait()
 
 
 def fill(
@@ -120,7 +93,8 @@ def fill(
 def missing_parts(
     store: Store, states: States, compute: Compute, parts: int, without: Positions = ()
 ) -> list[int]:
-    """Return the parts that lack rows."""
+    """Return which of m parts lack rows. Raises UserError if the list is computed in another number of parts."""
+    store.divide(states, parts)
     missing = np.setdiff1d(store.missing(states), without)
     starts = compute.starts(len(states), parts)
     cut = (own_blocks(missing, starts, (number, parts)) for number in range(parts))
@@ -164,7 +138,7 @@ class OnCores:
         self.remote = Remote(partial(_on_a_core, look, self.columns), items)
 
     def starts(self, count: int, parts: int) -> range:
-        return range(0, count, self.most)
+        return range(0, count, max(1, min(self.most, -(-count // parts))))
 
     def agreed(self, make: Callable[[], T]) -> T:
         return make()

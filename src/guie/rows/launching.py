@@ -20,7 +20,7 @@ from tqdm import tqdm
 from guie.base.arguments import ENGINE
 from guie.base.errors import UserError, optional_module
 from guie.rows.states import States
-from guie.rows.store import Store
+from guie.rows.store import Store, Writer
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,6 @@ class Worker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute one block; return how many rows, or why it cannot be."""
-        from guie.rows.filling import Writer
-
         states, missing, items = pickle.loads(row["block"])  # noqa: S301 - of the driver
         try:
             with Writer(self.store, states) as write:

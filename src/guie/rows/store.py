@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -270,6 +270,33 @@ class Store:
                 f"{states.names[worst]}: a feature has magnitude {reach[worst]:,.0f}; features are"
                 f" cached as {self.dtype}, up to {most:,.0f}, so this model's features cannot be cached"
             )
+
+
+class Writer:
+    """Adds blocks to a store, one in the background; leaving the context waits for the last."""
+
+    def __init__(self, store: Store, states: States):
+        self.store, self.states = store, states
+        self._thread = ThreadPoolExecutor(1)
+        self._written: Future[None] | None = None
+
+    def __call__(self, positions: np.ndarray, rows: Any) -> None:
+        """Write the rows at these positions. Raises the UserError of the block before."""
+        self.wait()
+        self._written = self._thread.submit(self.store.add, self.states.take(positions), rows)
+
+    def wait(self) -> None:
+        """Wait until all is written. Raises UserError if it cannot be."""
+        written, self._written = self._written, None
+        if written:
+            written.result()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self.wait()
 
 
 def _name(recipe: Mapping[str, Any]) -> str:

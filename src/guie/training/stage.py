@@ -314,7 +314,7 @@ def validate(
 
     With the data of a frozen stage, only the head runs, on cached features of the val images. Keys are
     those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`. Returns None if the
-    manifest has no val split. For `check` see `embed_blocks`.
+    manifest has no val split. For `check` see `OnDevices`.
     """
     if "val" not in manifest.table["split"].unique():
         return None

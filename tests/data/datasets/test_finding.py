@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
 from guie.config.data import DatasetSource
-from guie.data.datasets import DATASETS, finding
 from guie.curation.thinning import read_source
+from guie.data.datasets import DATASETS, finding
 from guie.data.datasets.finding import find, listing, located, with_path
 from guie.data.manifest import check
 

@@ -13,10 +13,10 @@ import pytest
 
 import curate
 from guie.base.errors import UserError
+from guie.curation.indexing import index_tars
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 from guie.data.shards.claiming import PARTS
-from guie.curation.indexing import index_tars
 from sharded import packed, picture_bytes, tar_of
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)

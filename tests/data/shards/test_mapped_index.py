@@ -15,12 +15,12 @@ from accelerate import Accelerator
 from guie.base.errors import UserError
 from guie.base.files import cache_folder
 from guie.data.dataset import classes_of, distinct_rows, rows_hash
-from guie.rows.readable import readable
 from guie.data.manifest import Manifest, load_manifest, rows_where, table
 from guie.data.manifest.reading import sidecar_path
 from guie.data.shards import cached
 from guie.data.shards.cached import cached_folder, open_places
 from guie.data.shards.index import read_facts, write_index
+from guie.rows.readable import readable
 from sharded import packed
 
 

@@ -16,7 +16,6 @@ from torch.utils.data import default_collate
 
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
-from guie.rows.states import absolute, states
 from guie.data.images import open_as_seen
 from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest, table
@@ -26,6 +25,7 @@ from guie.data.raw_batch import packed as packed_batch
 from guie.data.shards import cached, index, storage
 from guie.data.shards.address import as_path
 from guie.data.shards.opening import fetch_images
+from guie.rows.states import absolute, states
 from object_storage import Troubled, s3, set_environment, upload
 from sharded import packed
 
@@ -73,9 +73,9 @@ def shards_of(objects: Manifest) -> list[str]:
 def test_images_and_states_come_from_objects(both) -> None:
     files, objects = both
     assert objects.sidecar == files.sidecar  # it was copied with the index
-    states = file_states(absolute(objects.root, objects.table["image_path"]), "")
+    found = states(objects.root, objects.table["image_path"])
     sizes = [files.file(path).stat().st_size for path in objects.table["image_path"]]
-    assert states["size_bytes"].tolist() == sizes
+    assert found.size_N.tolist() == sizes
     for path in objects.table["image_path"]:
         assert open_as_seen(objects.file(path)) == open_as_seen(files.file(path))
 
@@ -214,13 +214,13 @@ def test_a_shard_that_is_gone_or_has_another_size_is_said_at_the_start(
         key="testing", secret="testing", endpoint_url=server, skip_instance_cache=True
     )
     url = storage.url_of(objects.root).rpartition("/")[0]
-    files = absolute(objects.root, objects.table["image_path"])
+    files = objects.root, objects.table["image_path"]
     client.pipe_file(f"{url}/shard-000001.tar", b"short")
     with pytest.raises(UserError, match=r"^s3://\S+: shard-000001.tar is 5 bytes long"):
-        file_states(files, "")
+        states(*files)
     client.rm(f"{url}/shard-000001.tar")
     with pytest.raises(UserError, match=r"^s3://\S+: shard-000001.tar is missing"):
-        file_states(files, "")
+        states(*files)
 
 
 def test_an_object_that_changes_is_refused_until_it_is_the_one_indexed(
@@ -247,8 +247,8 @@ def test_an_index_that_changes_is_read_anew(both, server: str, tmp_path: Path) -
 
     files, objects = both
     some = files.table["image_path"].iloc[4:]
-    from guie.data.manifest import save_manifest
     from guie.curation.packing import pack
+    from guie.data.manifest import save_manifest
     from sharded import SHARD_BYTES
 
     save_manifest(files.table.iloc[4:], tmp_path / "files/less.csv")

@@ -12,11 +12,11 @@ import pytest
 
 import curate
 from guie.base.errors import UserError
-from guie.rows.checks import VERSION
-from guie.data.manifest import load_manifest
-from guie.data.shards import packing
-from guie.data.shards.claiming import PARTS
+from guie.curation import packing
 from guie.curation.packing import pack
+from guie.data.manifest import load_manifest
+from guie.data.shards.claiming import PARTS
+from guie.rows.checks import VERSION
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes
 
 

@@ -12,21 +12,22 @@ import pytest
 import curate
 from guie.base.errors import UserError
 from guie.config.stages import AugmentConfig
+from guie.curation.packing import pack
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
-from guie.data.image_checks import decoding
-from guie.rows.readable import find_unreadable
-from guie.rows.states import absolute, states
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import Manifest, load_manifest, save_manifest
 from guie.data.shards.index import read_facts, write_index
-from guie.curation.packing import pack
 from guie.models.preprocess import Preprocess
+from guie.rows import readable
+from guie.rows.filling import OnCores
+from guie.rows.readable import find_unreadable
+from guie.rows.states import States, states
 from sharded import SHARD_BYTES, data_set, packed
 
 
-def states(manifest: Manifest) -> pd.DataFrame:
-    return file_states(absolute(manifest.root, manifest.table["image_path"]), "")
+def states_of(manifest: Manifest) -> States:
+    return states(manifest.root, manifest.table["image_path"])
 
 
 def test_samples_are_the_same_from_files_and_shards(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ sources:
     curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
     mix = load_manifest(tmp_path / "mix.csv")
     assert len(mix.table) == 2 * len(files.table)
-    assert (states(mix)["size_bytes"] > 0).all()
+    assert states_of(mix).readable_N.all()
     path = "shards/index.parquet/val/02.v1.jpg"
     assert path in set(mix.table["image_path"])
     assert open_as_host(mix.root / path) == open_as_host(files.root / "val/02.v1.jpg")
@@ -81,22 +82,23 @@ def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, shards = packed(tmp_path)
-    decoded = []
-    monkeypatch.setattr(
-        decoding,
-        "check_all",
-        lambda paths, *_: decoded.extend(paths) or [(1, 1, "", "")] * len(paths),
-    )
-    look = (shards.table, shards.root, tmp_path / "cache", 1)
+    decoded, compute = [], OnCores.__call__
+
+    def counted(cores, blocks, *more):
+        decoded.extend(cores.items[row] for block in blocks for row in block)
+        compute(cores, blocks, *more)
+
+    monkeypatch.setattr(OnCores, "__call__", counted)
+    look = (shards.table, shards.root, 1)
     assert find_unreadable(*look).empty and not decoded
-    monkeypatch.setattr(decoding, "VERSION", "another Pillow")
+    monkeypatch.setattr(readable, "VERSION", "another Pillow")
     assert find_unreadable(*look).empty
     assert set(decoded) == set(shards.table["image_path"])
 
 
 def test_a_folder_named_like_an_index_is_a_folder(tmp_path: Path) -> None:
     files = data_set(tmp_path / "odd.parquet")
-    assert (states(files)["size_bytes"] > 0).all()
+    assert states_of(files).readable_N.all()
     assert open_as_seen(files.file("val/02.v1.jpg")).size == (30, 24)
 
 
@@ -123,14 +125,14 @@ def test_a_missing_or_truncated_shard_is_said_before_the_first_step(tmp_path: Pa
     whole = tar.read_bytes()
     tar.write_bytes(whole[:5000])
     with pytest.raises(UserError, match=rf"index.parquet: {tar.name} is 5,000 bytes long"):
-        states(shards)
+        states_of(shards)
     tar.unlink()
     with pytest.raises(UserError, match=rf"index.parquet: {tar.name} is missing"):
-        states(shards)
+        states_of(shards)
     with pytest.raises(UserError, match=rf"{tar.name}: no such shard"):
         open_as_seen(shards.file("val/02.v1.jpg"))
     tar.write_bytes(whole)
-    states(shards)
+    states_of(shards)
 
 
 def test_a_shard_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_an_image_that_the_index_lacks(tmp_path: Path) -> None:
     _, shards = packed(tmp_path)
     with pytest.raises(UserError, match="index.parquet: has no image 'val/99.jpg'"):
         open_as_seen(shards.file("val/99.jpg"))
-    assert file_states([str(shards.file("val/99.jpg"))], "")["size_bytes"].tolist() == [-1]
+    assert states(shards.root, ["val/99.jpg"]).size_N.tolist() == [-1]
 
 
 def test_a_root_is_refused_where_the_index_has_one(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_spoilt_index_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
     table = pd.read_parquet(shards.path)
     write_index(shards.path, *spoil(table, read_facts(shards.path)["shards"]))
     with pytest.raises(UserError, match=message):
-        states(load_manifest(shards.path))
+        states_of(load_manifest(shards.path))
 
 
 def test_a_parquet_with_such_columns_is_no_index(tmp_path: Path) -> None:

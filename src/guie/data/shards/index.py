@@ -8,7 +8,7 @@ Columns beyond those of a manifest:
 | offset, size | bytes of the image in it |
 | content | 64-bit XXH3 of these bytes; every read is compared with it |
 | pixels | `pixel_digest` of the image, where curation computed it |
-| decoded | decoder version that read the image, see `guie.data.image_checks.decoding`; empty: not checked |
+| decoded | decoder version that read the image, see `guie.rows.checks`; empty: not checked |
 
 The rows of train come first. The file's metadata has name, size and SHA-256 of each shard.
 """
