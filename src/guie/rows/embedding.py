@@ -102,7 +102,7 @@ def embed_dataset(
 
 
 def block_starts(count: int, parts: int, batch_size: int) -> range:
-    """Return where blocks of whole batches begin, about LEAST in each part, so that its processes get alike."""
+    """Return where blocks of whole batches begin: about LEAST a part, so that processes get alike."""
     batches = min(BLOCK // batch_size, -(-count // (batch_size * parts * LEAST)))
     return range(0, count, batch_size * max(1, batches))
 

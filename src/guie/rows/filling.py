@@ -93,7 +93,7 @@ def fill(
 def missing_parts(
     store: Store, states: States, compute: Compute, parts: int, without: Positions = ()
 ) -> list[int]:
-    """Return which of m parts lack rows. Raises UserError if the list is computed in another number of parts."""
+    """Return which of m parts lack rows. Raises UserError if the list is divided into others."""
     store.divide(states, parts)
     missing = np.setdiff1d(store.missing(states), without)
     starts = compute.starts(len(states), parts)
