@@ -77,9 +77,9 @@ test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowes
 test-slow: setup  ## tests of whole runs, of several processes and of minutes, which make test leaves out
 	$(BIN)/python -m pytest -n 2 -m slow
 
-judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; shards in S3
+judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; S3; Ray
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py \
-		tests/data/shards/test_object_storage.py tests/test_shards_road.py
+		tests/data/shards/test_object_storage.py tests/test_shards_road.py tests/rows/test_bucket.py tests/rows/test_ray.py
 
 formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
 	.venv-export/bin/python -m pytest tests/export/test_life.py
