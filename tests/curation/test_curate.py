@@ -10,7 +10,7 @@ from PIL import Image
 
 import curate
 from guie.config import MixConfig, load_config
-from guie.config.base import real_root
+from guie.config.loading import real_root
 from guie.data.image_checks import decoding as precheck
 from guie.data.image_checks.decoding import decoded_folder
 from guie.data.manifest import load_manifest

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from accelerate import Accelerator
 from torch.utils.data import TensorDataset
 
 import embed
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.config.loading import parsed, to_yaml
 from guie.evaluation import embedding
 from guie.evaluation.embedding import embed_blocks, embed_dataset
 from guie.evaluation.feature_cache import FeatureCache, fill
@@ -139,8 +139,8 @@ def test_a_block_that_cannot_be_written_ends_it(full_at: int, tmp_path, monkeypa
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was trained in bf16."""
     folder = tiny_run(tmp_path_factory.mktemp("runs") / "tiny")
-    written = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump(written | {"precision": "bf16"}))
+    written = parsed((folder / "config.yaml").read_text()).plain
+    (folder / "config.yaml").write_text(to_yaml(written | {"precision": "bf16"}))
     return folder
 
 
@@ -168,7 +168,7 @@ def test_an_ensemble_is_embedded_as_all_its_members_were_trained(
         {"source": "run", "model": run["model"], "run": run | {"precision": precision}}
         for precision in precisions
     ]
-    (tmp_path / "composition.yaml").write_text(yaml.safe_dump({"members": members}))
+    (tmp_path / "composition.yaml").write_text(to_yaml({"members": members}))
     assert trained_precision(tmp_path) == expected
 
 

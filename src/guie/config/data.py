@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import Config, Domain, Fault, Name, Names, Output, PositiveInt, Seed
 from guie.config.model import HeadConfig
+from guie.config.types import Config, Domain, Fault, Name, Names, Output, PositiveInt, Seed
 
 DatasetName = Literal[
     Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import ByName, Config, Either, Fault, Names, PositiveInt, Width
 from guie.config.losses import PER_IMAGE, LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
+from guie.config.types import ByName, Config, Either, Fault, Names, PositiveInt, Width
 
 
 class Perplexity(Config):

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
-from guie.config.base import (
+from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
+from guie.config.training import RunConfig
+from guie.config.types import (
     BatchSize,
     ByName,
     Config,
@@ -21,8 +23,6 @@ from guie.config.base import (
     Width,
     Workers,
 )
-from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
-from guie.config.training import RunConfig
 
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
 

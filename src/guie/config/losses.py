@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import VALUE, Config, ConfigError, Either, Fault, PositiveInt, Seed
+from guie.config.types import VALUE, Config, ConfigError, Either, Fault, PositiveInt, Seed
 
 Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]

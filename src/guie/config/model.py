@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from guie.config.base import Config, Either, Fault, Names, Pixels, PositiveInt, Width
+from guie.config.types import Config, Either, Fault, Names, Pixels, PositiveInt, Width
 
 # avg, max and gem pool patch positions only; token is a transformer's class token
 Pool = Literal["avg", "max", "gem", "token"]

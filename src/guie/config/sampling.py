@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, TypeAdapter
 
-from guie.config.base import ByName, Config, Fault, PositiveInt
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
+from guie.config.types import ByName, Config, Fault, PositiveInt
 
 Number = TypeVar("Number")
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=True)]

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.model import BatchNorm, BatchNormMode, Fraction
 from guie.config.sampling import AugmentConfig, MixedConfig, SamplerConfig
+from guie.config.types import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 
 
 class _ByPart(Config):

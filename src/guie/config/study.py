@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Seed
 from guie.config.model import Fit, NormSide, Pool
+from guie.config.types import Config, Fault, Names, Pixels, PositiveInt, Seed
 
 MOST_SEEDS = 1000
 

@@ -7,18 +7,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat
 
-from guie.config.base import (
-    BatchSize,
-    Config,
-    Fault,
-    Name,
-    Output,
-    PositiveInt,
-    Seed,
-    Width,
-    Workers,
-    remedy,
-)
 from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig
 from guie.config.durations import Steps
 from guie.config.losses import (
@@ -34,6 +22,18 @@ from guie.config.losses import (
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig, ShardsConfig
 from guie.config.stages import StageConfig
+from guie.config.types import (
+    BatchSize,
+    Config,
+    Fault,
+    Name,
+    Output,
+    PositiveInt,
+    Seed,
+    Width,
+    Workers,
+    remedy,
+)
 
 # Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless batch
 # normalisation sees a micro-batch.
