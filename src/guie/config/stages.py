@@ -58,12 +58,10 @@ class WeightDecays(_ByPart):
 class OptimizerConfig(Config):
     """The optimizer. AdamW decouples weight decay from the gradient; Adam and SGD add it."""
 
+    NEEDS = {"momentum": ("name", "sgd")}
+
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     momentum: Fraction = 0.0  # for sgd
-
-    def faults(self) -> Iterator[Fault]:
-        if self.momentum and self.name != "sgd":
-            yield "momentum", f"is for sgd, and the optimizer is {self.name}; drop one"
 
 
 class StepSchedule(Config):
@@ -93,8 +91,8 @@ class CosineSchedule(Config):
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0  # final rate, as a fraction of the peak
-    # Update the rate once per period: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
-    # cell 28) do so once an epoch. null: at every step
+    # Update the rate once per period, as the challenge's 2nd (utils.py) and 5th place (train_arcface.py, cell
+    # 28) once an epoch. null: at every step
     every: Duration | None = None
 
 
@@ -107,6 +105,8 @@ Schedule = Annotated[
 
 class StageConfig(Config):
     """One stage of training; missing keys come from the block `train`."""
+
+    NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
 
     name: str = "train"  # in logs
     # Passes over the stage's images; may be a fraction
@@ -127,11 +127,9 @@ class StageConfig(Config):
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
-    # Decay all parameters, biases and norms too, as torch does by default: the challenge's 1st, 2nd,
-    # 4th and 5th place, UniFEx, UnED
+    # Decay biases and norms too, as torch does by default: 1st, 2nd, 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
-    # Decay tokens, position embeddings, bias tables and prompts too
-    decay_embeddings: bool = False
+    decay_embeddings: bool = False  # decay tokens, position embeddings, bias tables and prompts too
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping
@@ -170,24 +168,12 @@ class StageConfig(Config):
 
     def faults(self) -> Iterator[Fault]:
         if self.lr.blocks and self.layer_decay != 1:
-            both = "lr.blocks and layer_decay both set the rates of blocks"
-            yield "", f"{both}; set layer_decay to 1, or lr.blocks to {{}}"
-        if self.ema_carry == "averaged" and self.ema_decay is None:
-            yield "ema_carry", "averaged needs ema_decay, which is null; set it"
-        for key in ("warmup_start", "warmup_every"):
-            if getattr(self, key) and not self.warmup:
-                yield key, "needs warmup, which is null; set warmup, or drop it"
-        warmup = self.warmup
-        if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
-            whole = f"the stage's {self.epochs:g} epochs"
-            yield "warmup", f"must be shorter than {whole}, to reach the peak rates"
-        if self.cached_views and self.lr.trains_features:
-            yield (
-                "cached_views",
-                "features are computed once, but this stage trains the backbone, adapters or prompts;"
-                " set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
-                " cached_views to null",
+            yield "", "lr.blocks and layer_decay both set the rates of blocks; drop one of the two"
+        if self.warmup and self.warmup.steps(1) >= self.epochs and self.warmup.unit == "epochs":
+            yield "warmup", f"must be shorter than the stage's {self.epochs:g} epochs"
+        if self.cached_views and (self.lr.trains_features or self.batch_norm_modes):
+            once = (
+                "features are computed once, but this stage changes them; set batch_norm to frozen,"
             )
-        if self.cached_views and self.batch_norm_modes:
-            changes = "features are computed once, and batch_norm would change them at every step"
-            yield "cached_views", f"{changes}; set batch_norm to frozen, or cached_views to null"
+            rates = "lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}"
+            yield "cached_views", f"{once} {rates}, or cached_views to null"

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat
 
-from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig
+from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig, Task
 from guie.config.durations import Steps
 from guie.config.losses import (
     PER_IMAGE,
@@ -26,6 +26,7 @@ from guie.config.types import (
     BatchSize,
     Config,
     Fault,
+    Images,
     Name,
     Output,
     PositiveInt,
@@ -47,7 +48,7 @@ Tracker = Literal[
 ]
 
 
-class ClassificationConfig(Config):
+class ClassificationConfig(Task):
     """A loss on the labels; by default a margin softmax over all classes of all domains."""
 
     name: Literal["classification"] = "classification"
@@ -69,32 +70,22 @@ class ClassificationConfig(Config):
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Losses on labels: one."""
         return [self.loss]
 
     @property
     def compares_images(self) -> bool:
-        """Whether an image's loss depends on the others, so that it must see the whole batch."""
         return not isinstance(self.loss, PER_IMAGE)
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         return [*model.parts(), "classes", *(["projector"] if self.projector else [])]
 
 
-class ContrastiveConfig(Config):
+class ContrastiveConfig(Task):
     """Image-text contrastive loss on the manifest's captions, as in CLIP pretraining."""
 
     name: Literal["contrastive"]
-    compares_images: ClassVar = True  # an image with the captions of others
-
-    @property
-    def losses(self) -> list[LossConfig]:
-        """Losses on labels: none."""
-        return []
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         return ["backbone"]
 
 
@@ -105,22 +96,18 @@ TaskConfig = Annotated[
 ]
 
 
-class DataConfig(Config):
+class DataConfig(Images):
     """The training and validation data."""
 
-    manifest: str  # of curate.py: CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     # domains excluded from training and validation, to measure generalisation to unseen domains
     leave_out: list[str] = []
     # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
     workers: Workers | None = None
 
 
-class GenericImagesConfig(Config):
+class GenericImagesConfig(Images):
     """Generic images on which the features should stay close to the pretrained ones."""
 
-    manifest: str  # CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # its split to read
     batch_size: BatchSize = 32  # over all processes
 
@@ -152,11 +139,7 @@ class RunConfig(Config):
     # `retention` still refers to the pretrained weights. null: pretrained
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
-    # Of autocast; weights stay in float32
-    precision: Annotated[
-        Literal["no", "bf16", "fp16"],
-        BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
-    ] = "no"
+    precision: Literal["no", "bf16", "fp16"] = "no"  # Of autocast; weights stay in float32
     log_every: Steps = 20  # a line of metrics.jsonl
     # Where the log goes, in addition to metrics.jsonl; each must be installed
     trackers: list[Tracker] = ["tensorboard"]
@@ -189,27 +172,20 @@ class RunConfig(Config):
 
     def recompute_fault(self, stage: StageConfig) -> str | None:
         """Return why statistics of batch normalisation may not move in this stage's backbone, if so."""
-        halves = self.on_out_of_memory == "halve"
-        if not self.task.compares_images or not (halves or stage.accumulate > 1):
+        parts = stage.accumulate > 1 or self.on_out_of_memory == "halve"
+        if not (self.task.compares_images and parts):
             return None
-        key = (
-            f"accumulate {stage.accumulate}" if stage.accumulate > 1 else "on_out_of_memory: halve"
-        )
         return (
-            f"{key} runs the backbone twice on each micro-batch, because the loss compares images; its"
-            " batch normalisation would count each twice and never see the batch; set accumulate to 1"
-            " and on_out_of_memory to stop"
+            "the loss compares images, so the backbone sees each micro-batch twice, and never the batch;"
+            " set accumulate to 1 and on_out_of_memory to stop"
         )
 
     def faults(self) -> Iterator[Fault]:
+        before: StageConfig | None = None
         for number, stage in enumerate(self.stages):
-            for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
+            for key, said in (*self._faults_of_stage(stage, before), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
-            if stage.optimizer_state == "carry":
-                alike = [(s.optimizer, self.image_size(s)) for s in self.stages[:number][-1:]]
-                if [(stage.optimizer, self.image_size(stage))] != alike or stage.classes == "reset":
-                    needs = "carry needs the optimizer, image size and classes of a stage before"
-                    yield f"stages.{number}.optimizer_state", f"{needs}; set it to reset"
+            before = stage
         rated = {part for stage in self.stages for part in stage.lr.by_part()}
         for part in self.task.parts(self.model):
             # A head may be given, as that of a reduced model; the other two have rules of their own
@@ -240,29 +216,31 @@ class RunConfig(Config):
                 missing = f"missing, and loss {loss.name} can have class weights"
                 yield "lr.classes", f"{missing}; give their rate, or 0 to freeze them"
 
-    def _faults_of_stage(self, stage: StageConfig) -> Iterator[Fault]:
-        """Yield keys of a stage that do not apply to the task."""
+    def _faults_of_stage(self, stage: StageConfig, before: StageConfig | None) -> Iterator[Fault]:
+        """Yield keys of a stage that do not apply to the task, or to the stage before."""
         task, losses = self.task, self.task.losses
         used = losses[0].name if len(losses) == 1 else f"task {task.name}"
         softmaxes = [loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)]
-        if task.name == "contrastive" and stage.cached_views:
-            frozen = "task contrastive trains the whole backbone and has no frozen stage"
-            yield "cached_views", f"{frozen}; set it to null"
+        if stage.optimizer_state == "carry":
+            alike = before and (before.optimizer, self.image_size(before))
+            if (stage.optimizer, self.image_size(stage)) != alike or stage.classes == "reset":
+                needs = "carry needs the optimizer, image size and classes of a stage before"
+                yield "optimizer_state", f"{needs}; set it to reset"
         for key, allowed in {"classes": "carry", "softmax_over": "run"}.items():
             if not softmaxes and (given := getattr(stage, key)) != allowed:
                 known = "losses with a margin softmax, such as arcface"
                 yield key, f"{given} is for {known}; {used} allows {allowed}"
         if stage.margin is not None and not set(softmaxes) - {"softmax"}:
             yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"
-        if stage.repeated_views:
-            if task.name != "distillation":
-                other = f"is for task distillation, and this is task {task.name}"
-                yield "repeated_views", f"{other}; set it to null"
-            if stage.cached_views:
-                fixed = "cached_views already fixes the views of teachers"
-                yield "repeated_views", f"{fixed}; set it to null"
-            if self.retention and self.retention.generic:
-                yield "repeated_views", "is not supported with retention.generic; set it to null"
+        if stage.classes == "reset" and not stage.lr.of("classes"):
+            yield "classes", "reset with lr.classes 0 leaves class weights random; raise lr.classes"
+        if stage.repeated_views and task.name != "distillation":
+            yield "repeated_views", f"is for task distillation, not {task.name}; set it to null"
+        if stage.repeated_views and (
+            stage.cached_views or self.retention and self.retention.generic
+        ):
+            others = "excludes cached_views and retention.generic"
+            yield "repeated_views", f"{others}; set it or them to null"
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):
                 why = "has no label or caption, so mixup needs teachers and no losses"
@@ -270,52 +248,42 @@ class RunConfig(Config):
             elif any(t.domains for t in task.teachers) or any(c.domains for c in task.criteria):
                 why = "may mix two domains, but some teachers or criteria are for some domains"
                 yield "augment.mixup", f"a blend {why}; set it to 0"
-        if stage.classes == "reset" and not stage.lr.of("classes"):
-            random = "reset with lr.classes 0 would leave class weights random"
-            yield "classes", f"{random}; raise lr.classes, or set classes: carry"
 
     def _faults_of_model(self) -> Iterator[Fault]:
-        task, head = self.task, self.model.head
-        groups = getattr(task, "metaclasses", None)
+        task, model, head = self.task, self.model, self.model.head
+        groups, projector = getattr(task, "metaclasses", None), getattr(task, "projector", None)
         if head and head.parts > 1 and groups is None:
             yield "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
-        if head and head.parts > 1 and getattr(task, "projector", None):
+        if head and head.parts > 1 and projector:
             yield "task.projector", "would mix the parts of model.head; drop one of the two"
         if nested := getattr(task, "nested", []):
-            if groups or getattr(task, "projector", None):
+            if groups or projector:
                 yield "task.nested", "excludes task.metaclasses and task.projector; drop it or them"
             if not head or nested != sorted(set(nested)) or nested[-1] >= head.dim:
                 wide = f"model.head.dim, {head.dim}" if head else "model.head, which is null"
                 yield "task.nested", f"needs rising widths below {wide}; correct it"
         if groups and getattr(task.losses[0], "classifier", "joint") == "separate":
-            mixes = "is separate, but a metaclass mixes domains"
-            yield "task.loss.classifier", f"{mixes}; set it to joint"
-        if self.model.layers and self.compile:
-            hooks = "torch.compile disables the hooks of model.layers"
-            yield "compile", f"{hooks}; set compile to false"
+            yield "task.loss.classifier", "metaclasses mix domains; set it to joint"
+        if model.layers and self.compile:
+            yield "compile", "torch.compile disables the hooks of model.layers; set it to false"
         if isinstance(task, OnlineConfig) and task.backprop_to == "head" and not head:
             yield "task.backprop_to", "is head, but model.head is null; set it to backbone"
         if task.name == "contrastive":
-            for key in ("adapters", "prompts", "layers"):
-                if getattr(self.model, key):
-                    yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
-            if self.model.backbone.reset:
-                yield "model.backbone.reset", "task contrastive trains a plain CLIP; leave it out"
-            if self.model.backbone.features != "projected":
-                yield (
-                    "model.backbone.features",
-                    "task contrastive compares projected features; leave it out",
-                )
+            added = {key: getattr(model, key) for key in ("adapters", "prompts", "layers")}
+            added["backbone.reset"] = model.backbone.reset
+            added["backbone.features"] = model.backbone.features != "projected"
+            for key in (key for key, value in added.items() if value):
+                yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
 
     def _faults_of_batch_norm(self) -> Iterator[Fault]:
         modes: set[str] = set()
         for number, stage in enumerate(self.stages):
+            key = f"stages.{number}.batch_norm"
             if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
-                yield f"stages.{number}.batch_norm", f"{said}, or batch_norm to frozen"
+                yield key, f"{said}, or batch_norm to frozen"
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
-                both = "is train and synced in one run, which allows one kind of layer"
-                yield f"stages.{number}.batch_norm", f"{both}; use one of the two"
+                yield key, "a run allows one of train and synced; use one of the two"
         if modes and self.gradient_checkpointing:
             twice = "computes blocks twice, which would count a batch twice in batch_norm"
             yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
@@ -324,23 +292,23 @@ class RunConfig(Config):
         """Yield criteria that a stage's batches cannot serve."""
         some = [n for n, term in enumerate(task.criteria) if term.loss and term.domains]
         for number, stage in enumerate(self.stages):
-            for place, snd in enumerate(term.relation for term in task.criteria):
-                if not isinstance(snd, SndConfig):
-                    continue
-                others = stage.batch_size - 1 + snd.queue
-                for sigma in (snd.sigma, snd.student_sigma):
+            for place, term in enumerate(task.criteria):
+                snd = term.relation if isinstance(term.relation, SndConfig) else None
+                others = stage.batch_size - 1 + (snd.queue if snd else 0)
+                for sigma in (snd.sigma, snd.student_sigma) if snd else ():
                     if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
+                        said = (
+                            f"must be below {others}, the other images of batch and queue; lower it"
+                        )
+                        key = f"task.criteria.{place}.relation"
                         yield (
-                            f"task.criteria.{place}.relation",
-                            f"perplexity {sigma.perplexity:g} must be below {others}, the other images of"
-                            " batch and queue; lower it, or raise batch_size or queue",
+                            key,
+                            f"perplexity {sigma.perplexity:g} {said}, or raise batch_size or queue",
                         )
             if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
-                yield (
-                    f"stages.{number}.sampler",
-                    f"mixes domains in a batch, but the loss of task.criteria.{some[0]} is for some"
-                    " only; use dataset_size or balanced, or drop that term's domains",
-                )
+                of = f"the loss of task.criteria.{some[0]} is for some only"
+                use = "use dataset_size or balanced, or drop that term's domains"
+                yield f"stages.{number}.sampler", f"mixes domains in a batch, but {of}; {use}"
 
     def _faults_of_retention(self, retention: RetentionConfig) -> Iterator[Fault]:
         rates = [stage.lr for stage in self.stages]

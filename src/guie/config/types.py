@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import (
@@ -39,6 +39,8 @@ class Config(BaseModel):
 
     # A block of defaults, and the list whose entries inherit them
     COMMON: ClassVar[tuple[str, str] | None] = None
+    # Keys without effect unless another key is set, or has one of these values
+    NEEDS: ClassVar[Mapping[str, str | tuple[str, ...]]] = {}
 
     def faults(self) -> Iterator[Fault]:
         """Yield keys whose values do not fit the others, and what is wrong; the first is reported."""
@@ -46,9 +48,23 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        for key, needs in self.NEEDS.items():
+            other, *allowed = (needs,) if isinstance(needs, str) else needs
+            value, default = getattr(self, other), type(self).model_fields[key].default
+            if getattr(self, key) != default and (value not in allowed if allowed else not value):
+                said = f"is for {other} {' or '.join(allowed)}" if allowed else f"needs {other}"
+                shown = "null" if value is None else value
+                raise ConfigError(key, f"{said}; {other} is {shown}; change one of the two")
         for key, said in self.faults():
             raise ConfigError(key, said)
         return self
+
+
+class Images(Config):
+    """The images of a manifest."""
+
+    manifest: str  # CSV or Parquet, as curate.py writes it
+    root: str | None = None  # default: the manifest's folder
 
 
 def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
@@ -95,8 +111,8 @@ ByName = BeforeValidator(lambda value: {"name": value} if isinstance(value, str)
 # A value, such as a number, or a mapping. By the tags, only the faults of the chosen branch are reported.
 VALUE, MAPPING = "a value", "a mapping"
 Value = TypeVar("Value")
-Mapping = TypeVar("Mapping")
+Block = TypeVar("Block")
 Either = Annotated[
-    Annotated[Value, Tag(VALUE)] | Annotated[Mapping, Tag(MAPPING)],
+    Annotated[Value, Tag(VALUE)] | Annotated[Block, Tag(MAPPING)],
     Discriminator(lambda value: MAPPING if isinstance(value, dict | BaseModel) else VALUE),
 ]
