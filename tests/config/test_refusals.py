@@ -48,7 +48,7 @@ def only_line(path: Path, *overrides: str) -> str:
 ONE_FAULT = {
     "nonsense": "expected key=value",
     "name=[1": "not valid YAML",
-    "name=a/b": "a name may hold letters, digits",
+    "name=a/b": "must be letters, digits",
     "data.manifest.x=1": "'manifest' is a single value and has no keys below it",
     "stages.7.epochs=1": "'7' is not an index below 2",
     "model.backbone.library=hf": "Input should be 'open_clip' or 'timm' (found 'hf')",
@@ -182,7 +182,7 @@ SOFTMAXES = "is for losses with a margin softmax, such as arcface"
         (["model.head.reduced_dim=65"], "65 is above dim 64"),
         (["model.head.norm_eps=1e-6"], "is for norm bn or bn_plain; norm is l2"),
         (["model.head.image_shape=true"], "is for norm bn or bn_plain; norm is"),
-        (["model.backbone.pretrained=x", "model.backbone.sha256=xyz"], "'xyz': give 64 hex digits"),
+        (["model.backbone.pretrained=x", "model.backbone.sha256=xyz"], "must be 64 hex digits"),
         (["model.backbone={library: timm, name: x, revision: y}"], "model.backbone.revision: needs pretrained; pretrained is nu"),
         (["model.backbone.name=a:b"], "'a:b': give the name alone"),
         (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from guie.config.types import Config, Either, Fault, Names, Pixels, PositiveInt, Width
+from guie.config.types import Config, Either, Fault, Names, Pixels, PositiveInt, Width, of_form
 
 # avg, max and gem pool patch positions only; token is a transformer's class token
 Pool = Literal["avg", "max", "gem", "token"]
@@ -158,6 +158,7 @@ def _is_registered(library: str) -> str:
     return library
 
 
+Sha256 = Annotated[str, of_form("[0-9a-fA-F]{8,64}", "64 hex digits, or at least the first 8")]
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of weights files
 
 
@@ -178,7 +179,7 @@ class BackboneConfig(Config):
     # Hub tag, or its weights in a file: {tag: ..., file: ...}. A path alone has no mean and std of its own;
     # null: random
     pretrained: Either[str, TaggedFile] | None = None
-    sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked
+    sha256: Sha256 | None = None  # quoted; of the weights file, or a prefix; null: unchecked
     revision: str | None = None  # commit or branch of the tag's repository; null: newest
     # open_clip only. projected: CLIP's shared space; pooled: the backbone's output before projection
     features: Literal["projected", "pooled"] = "projected"
@@ -209,8 +210,6 @@ class BackboneConfig(Config):
         return self.model_copy(update={"pretrained": moved})
 
     def faults(self) -> Iterator[Fault]:
-        if not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256 or "0" * 64):
-            yield "sha256", f"{self.sha256!r}: give 64 hex digits, or at least the first 8"
         if ":" in self.name:
             yield "name", f"{self.name!r}: give the name alone, and pretrained: <tag>"
         for key, value in self.kwargs.items():

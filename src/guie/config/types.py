@@ -76,13 +76,15 @@ def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> st
     return f"{meant} Allowed: {', '.join(allowed)}" if near else f"; allowed: {', '.join(allowed)}"
 
 
-def _names_a_folder(name: str) -> str:
-    # `.` and `..` would be the folder of all runs, and its parent.
-    if not re.fullmatch(r"[\w.-]+", name) or not name.strip("."):
-        raise ValueError(
-            "a name may hold letters, digits, '_', '-' and '.', and must not be dots alone"
-        )
-    return name
+def of_form(pattern: str, form: str) -> AfterValidator:
+    """Return a check that a text matches the whole pattern; `form` says what that is."""
+
+    def checked(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must be {form}")
+        return text
+
+    return AfterValidator(checked)
 
 
 def _is_local(path: str) -> str:
@@ -93,9 +95,12 @@ def _is_local(path: str) -> str:
     return path
 
 
-Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, an ensemble or a mix
+# Of a run, an ensemble or a mix, whose folder is not that of all runs, or its parent
+_NAME = "letters, digits, '_', '-' and '.', and not dots alone"
+Name = Annotated[str, of_form(r"(?!\.+$)[\w.-]+", _NAME)]
 # In a manifest `|` joins two labels, and a line break ends a row
-Domain = Annotated[str, Field(pattern=r"^[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+_TEXT = r"[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+"
+Domain = Annotated[str, of_form(_TEXT, "text of one line without |")]
 Output = Annotated[str, AfterValidator(_is_local)]  # a path to write
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # lengths and indices are 32-bit
