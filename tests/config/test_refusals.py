@@ -164,7 +164,10 @@ SOFTMAXES = "is for losses with a margin softmax, such as arcface"
             "is for losses with a margin rule, such as arcface, ",
         ),
         ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 leaves class weights"),
-        (["task.metaclasses.count=4", "task.loss.classifier=separate"], "metaclasses mix domains; set it to jo"),
+        (
+            ["task.metaclasses.count=4", "task.loss.classifier=separate"],
+            "metaclasses mix domains; set it to jo",
+        ),
         (
             [
                 "train.lr.projector=1e-3",
@@ -183,7 +186,10 @@ SOFTMAXES = "is for losses with a margin softmax, such as arcface"
         (["model.head.norm_eps=1e-6"], "is for norm bn or bn_plain; norm is l2"),
         (["model.head.image_shape=true"], "is for norm bn or bn_plain; norm is"),
         (["model.backbone.pretrained=x", "model.backbone.sha256=xyz"], "must be 64 hex digits"),
-        (["model.backbone={library: timm, name: x, revision: y}"], "model.backbone.revision: needs pretrained; pretrained is nu"),
+        (
+            ["model.backbone={library: timm, name: x, revision: y}"],
+            "model.backbone.revision: needs pretrained; pretrained is nu",
+        ),
         (["model.backbone.name=a:b"], "'a:b': give the name alone"),
         (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),
         (
@@ -206,7 +212,10 @@ SOFTMAXES = "is for losses with a margin softmax, such as arcface"
         ([*CONTRASTIVE, "model.backbone.reset=[x]"], "task contrastive trains a plain CLIP"),
         ([*CONTRASTIVE, "model.backbone.features=pooled"], "task contrastive trains a plain CLIP"),
         ([*OF_CARS, "stages.1.augment.mixup=0.5"], "a blend may mix two domains"),
-        ([*DISTILLED, "stages.0.cached_views=1", "stages.0.repeated_views=2"], "excludes cached_views "),
+        (
+            [*DISTILLED, "stages.0.cached_views=1", "stages.0.repeated_views=2"],
+            "excludes cached_views ",
+        ),
         (
             [*DISTILLED, f"retention={{features: 1, {GENERIC}}}", "stages.1.repeated_views=2"],
             "excludes cached_views and retention.generic; set",

@@ -152,8 +152,8 @@ class OnlineConfig(Task):
         SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"), discriminator="name"
     )
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
-    # Of the features ahead of a teacher's head. l2 (UDON's code): of unit length, and the head starts with
-    # bias 0 and weights of variance 1 / features
+    # Of the features ahead of a teacher's head. l2: as in UDON's code, whose head has bias 0 and weights of
+    # variance 1 / features at first
     teacher_norm: Literal["none", "l2"] = "none"
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
     # Weight of the student's classification loss; the four weights are normalised to sum 1

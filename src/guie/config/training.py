@@ -172,32 +172,46 @@ class RunConfig(Config):
 
     def recompute_fault(self, stage: StageConfig) -> str | None:
         """Return why statistics of batch normalisation may not move in this stage's backbone, if so."""
-        parts = stage.accumulate > 1 or self.on_out_of_memory == "halve"
-        if not (self.task.compares_images and parts):
+        divided = stage.accumulate > 1 or self.on_out_of_memory == "halve"
+        if not (self.task.compares_images and divided):
             return None
-        return (
-            "the loss compares images, so the backbone sees each micro-batch twice, and never the batch;"
-            " set accumulate to 1 and on_out_of_memory to stop"
-        )
+        why = "the loss compares images, so the backbone sees each micro-batch twice, and never the batch"
+        return f"{why}; set accumulate to 1 and on_out_of_memory to stop"
 
     def faults(self) -> Iterator[Fault]:
-        before: StageConfig | None = None
+        modes: set[str] = set()
         for number, stage in enumerate(self.stages):
+            before = self.stages[number - 1] if number else None
             for key, said in (*self._faults_of_stage(stage, before), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
-            before = stage
-        rated = {part for stage in self.stages for part in stage.lr.by_part()}
+            modes |= stage.batch_norm_modes
+            if len(modes) > 1:
+                yield (
+                    f"stages.{number}.batch_norm",
+                    "a run allows one of train and synced; choose one",
+                )
+        rated = {"backbone", "head", "classes"}.union(
+            *(stage.lr.by_part() for stage in self.stages)
+        )
         for part in self.task.parts(self.model):
-            # A head may be given, as that of a reduced model; the other two have rules of their own
-            if part not in {"backbone", "head", "classes", *rated}:
-                untrained = f"missing in all stages, and {part} has new weights"
-                yield f"stages.0.lr.{part}", f"{untrained}; give their rate, or 0 to freeze them"
-        yield from self._faults_of_model()
-        yield from self._faults_of_batch_norm()
-        if isinstance(self.task, DistillationConfig):
-            yield from self._faults_of_terms(self.task)
+            if part not in rated:
+                new = f"missing in all stages, and {part} has new weights"
+                yield f"stages.0.lr.{part}", f"{new}; give their rate, or 0 to freeze them"
+        if modes and self.gradient_checkpointing:
+            twice = "would count a batch twice in batch_norm"
+            yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
+        if self.model.layers and self.compile:
+            yield "compile", "torch.compile disables the hooks of model.layers; set it to false"
+        yield from self._faults_of_task()
         if self.retention:
-            yield from self._faults_of_retention(self.retention)
+            rates, weights = [stage.lr for stage in self.stages], self.retention.weights
+            if self.model.backbone.pretrained is None:
+                yield "retention", "model.backbone.pretrained is null; set retention to null"
+            if not any(lr.trains_features for lr in rates):
+                yield "retention", "no stage trains the backbone; set retention to null"
+            if weights and not any(lr.trains_backbone for lr in rates):
+                none = "no stage trains the backbone's own weights"
+                yield "retention.weights", f"{none}; set it to 0 (features holds adapters)"
 
     def _faults_of_rates(self, stage: StageConfig) -> Iterator[Fault]:
         """Yield faults of learning rates and weight decays, which are given by part of the task."""
@@ -219,8 +233,8 @@ class RunConfig(Config):
     def _faults_of_stage(self, stage: StageConfig, before: StageConfig | None) -> Iterator[Fault]:
         """Yield keys of a stage that do not apply to the task, or to the stage before."""
         task, losses = self.task, self.task.losses
+        softmaxes = {loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)}
         used = losses[0].name if len(losses) == 1 else f"task {task.name}"
-        softmaxes = [loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)]
         if stage.optimizer_state == "carry":
             alike = before and (before.optimizer, self.image_size(before))
             if (stage.optimizer, self.image_size(stage)) != alike or stage.classes == "reset":
@@ -230,17 +244,21 @@ class RunConfig(Config):
             if not softmaxes and (given := getattr(stage, key)) != allowed:
                 known = "losses with a margin softmax, such as arcface"
                 yield key, f"{given} is for {known}; {used} allows {allowed}"
-        if stage.margin is not None and not set(softmaxes) - {"softmax"}:
+        if stage.margin is not None and not softmaxes - {"softmax"}:
             yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"
         if stage.classes == "reset" and not stage.lr.of("classes"):
             yield "classes", "reset with lr.classes 0 leaves class weights random; raise lr.classes"
+        if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
+            yield "batch_norm", f"{said}, or batch_norm to frozen"
         if stage.repeated_views and task.name != "distillation":
             yield "repeated_views", f"is for task distillation, not {task.name}; set it to null"
         if stage.repeated_views and (
-            stage.cached_views or self.retention and self.retention.generic
+            stage.cached_views or getattr(self.retention, "generic", None)
         ):
-            others = "excludes cached_views and retention.generic"
-            yield "repeated_views", f"{others}; set it or them to null"
+            yield (
+                "repeated_views",
+                "excludes cached_views and retention.generic; set it or them to null",
+            )
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):
                 why = "has no label or caption, so mixup needs teachers and no losses"
@@ -248,8 +266,17 @@ class RunConfig(Config):
             elif any(t.domains for t in task.teachers) or any(c.domains for c in task.criteria):
                 why = "may mix two domains, but some teachers or criteria are for some domains"
                 yield "augment.mixup", f"a blend {why}; set it to 0"
+        terms = task.criteria if isinstance(task, DistillationConfig) else []
+        some = [n for n, term in enumerate(terms) if term.loss and term.domains]
+        if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
+            use = f"is for some domains; use dataset_size or balanced, or drop criteria.{some[0]}.domains"
+            yield (
+                "sampler",
+                f"mixes domains in a batch, but the loss of task.criteria.{some[0]} {use}",
+            )
 
-    def _faults_of_model(self) -> Iterator[Fault]:
+    def _faults_of_task(self) -> Iterator[Fault]:
+        """Yield faults of the task that depend on the model and on batches."""
         task, model, head = self.task, self.model, self.model.head
         groups, projector = getattr(task, "metaclasses", None), getattr(task, "projector", None)
         if head and head.parts > 1 and groups is None:
@@ -264,8 +291,6 @@ class RunConfig(Config):
                 yield "task.nested", f"needs rising widths below {wide}; correct it"
         if groups and getattr(task.losses[0], "classifier", "joint") == "separate":
             yield "task.loss.classifier", "metaclasses mix domains; set it to joint"
-        if model.layers and self.compile:
-            yield "compile", "torch.compile disables the hooks of model.layers; set it to false"
         if isinstance(task, OnlineConfig) and task.backprop_to == "head" and not head:
             yield "task.backprop_to", "is head, but model.head is null; set it to backbone"
         if task.name == "contrastive":
@@ -274,48 +299,16 @@ class RunConfig(Config):
             added["backbone.features"] = model.backbone.features != "projected"
             for key in (key for key, value in added.items() if value):
                 yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
-
-    def _faults_of_batch_norm(self) -> Iterator[Fault]:
-        modes: set[str] = set()
-        for number, stage in enumerate(self.stages):
-            key = f"stages.{number}.batch_norm"
-            if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
-                yield key, f"{said}, or batch_norm to frozen"
-            modes |= stage.batch_norm_modes
-            if len(modes) > 1:
-                yield key, "a run allows one of train and synced; use one of the two"
-        if modes and self.gradient_checkpointing:
-            twice = "computes blocks twice, which would count a batch twice in batch_norm"
-            yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
-
-    def _faults_of_terms(self, task: DistillationConfig) -> Iterator[Fault]:
-        """Yield criteria that a stage's batches cannot serve."""
-        some = [n for n, term in enumerate(task.criteria) if term.loss and term.domains]
-        for number, stage in enumerate(self.stages):
-            for place, term in enumerate(task.criteria):
-                snd = term.relation if isinstance(term.relation, SndConfig) else None
-                others = stage.batch_size - 1 + (snd.queue if snd else 0)
-                for sigma in (snd.sigma, snd.student_sigma) if snd else ():
-                    if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
-                        said = (
-                            f"must be below {others}, the other images of batch and queue; lower it"
-                        )
-                        key = f"task.criteria.{place}.relation"
-                        yield (
-                            key,
-                            f"perplexity {sigma.perplexity:g} {said}, or raise batch_size or queue",
-                        )
-            if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
-                of = f"the loss of task.criteria.{some[0]} is for some only"
-                use = "use dataset_size or balanced, or drop that term's domains"
-                yield f"stages.{number}.sampler", f"mixes domains in a batch, but {of}; {use}"
-
-    def _faults_of_retention(self, retention: RetentionConfig) -> Iterator[Fault]:
-        rates = [stage.lr for stage in self.stages]
-        if self.model.backbone.pretrained is None:
-            yield "retention", "model.backbone.pretrained is null; set retention to null"
-        if not any(lr.trains_features for lr in rates):
-            yield "retention", "no stage trains the backbone; set retention to null"
-        if retention.weights and not any(lr.trains_backbone for lr in rates):
-            none = "no stage trains the backbone's own weights"
-            yield "retention.weights", f"{none}; set it to 0 (features holds adapters)"
+        for number, term in enumerate(
+            task.criteria if isinstance(task, DistillationConfig) else []
+        ):
+            if isinstance(snd := term.relation, SndConfig):
+                others = min(stage.batch_size for stage in self.stages) - 1 + snd.queue
+                widths = [
+                    s.perplexity
+                    for s in (snd.sigma, snd.student_sigma)
+                    if isinstance(s, Perplexity)
+                ]
+                if widths and max(widths) >= others:
+                    said = f"perplexity {max(widths):g} must be below {others}, the other images of batch"
+                    yield f"task.criteria.{number}.relation", f"{said} and queue; lower it"
