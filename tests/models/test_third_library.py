@@ -95,7 +95,7 @@ VIT = {
     "name": "VisionTransformer",
     "kwargs": {**SIZES, "hidden_dim": 32, "mlp_dim": 64},
 }
-LORA = {"kind": "lora", "rank": 2, "of": ["q", "v", "out", "mlp"]}
+LORA = {"kind": "lora", "rank": 2, "targets": ["q", "v", "out", "mlp"]}
 
 
 @pytest.fixture(autouse=True)

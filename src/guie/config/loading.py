@@ -64,14 +64,12 @@ class Values:
                 limits = f"{MAX_VALUES:,} values, aliases expanded, or {MAX_DEPTH} levels"
                 raise UserError(f"{places[()].location()}: more than {limits}")
             lines = (value.lc.data if line and hasattr(value, "lc") else None) or {}
+            pairs = value.items() if isinstance(value, dict) else ()
+            made = {}
+            for key, item in enumerate(value) if isinstance(value, list) else pairs:
+                own = lines[key][0] + 1 if key in lines else line
+                made[_scalar(key)] = copied(item, (*below, str(key)), own)
             if isinstance(value, dict | list):
-                pairs = value.items() if isinstance(value, dict) else enumerate(value)
-                made = {
-                    _scalar(key): copied(
-                        item, (*below, str(key)), lines[key][0] + 1 if key in lines else line
-                    )
-                    for key, item in pairs
-                }
                 return made if isinstance(value, dict) else list(made.values())
             value = _scalar(value)
             if isinstance(value, int) and abs(value) >= 2**63:
@@ -302,29 +300,25 @@ def validated(values: Values, model: type[AnyConfig], variables: bool = True) ->
 
 def _with_defaults(values: Values, block: str, to: str) -> Values:
     """Merge every entry of the list `to` over the block; without entries the block is the only one."""
-    common, entries = values.at(block), values.plain.get(to)
+    common, entries = values.at(block), values.plain.get(to) or []
     if not isinstance(common.plain, dict):
         said = f"must be a mapping, like each of {to} (found {common.plain!r})"
         raise UserError(f"{values.location(block)}: {said}")
-    if entries and not isinstance(entries, list):
-        said = f"must be a list; if {block} is the only stage, set keys of {block}"
-        raise UserError(f"{values.location(to)}: {said}, such as {block}.epochs")
-    own = [values.at(to, n) for n in range(len(entries or []))]
-    filled = [merged(common, one) if isinstance(one.plain, dict) else one for one in own]
-    filled = filled or [common]
-    rest = {key: item for key, item in values.plain.items() if key != block}
-    places = values.places | {
-        (to, str(n), *keys): place
-        for n, one in enumerate(filled)
-        for keys, place in one.places.items()
-    }
-    return Values({**rest, to: [one.plain for one in filled]}, places)
+    if not isinstance(entries, list):
+        said = f"must be a list; if {block} is the only stage, set keys of {block}, such as {block}.epochs"
+        raise UserError(f"{values.location(to)}: {said}")
+    own = [values.at(to, n) for n in range(len(entries))]
+    own = [merged(common, one) if isinstance(one.plain, dict) else one for one in own] or [common]
+    filled = {key: item for key, item in values.plain.items() if key != block}
+    result = Values({**filled, to: [one.plain for one in own]}, dict(values.places))
+    for n, one in enumerate(own):
+        result.places |= {(to, str(n), *keys): place for keys, place in one.places.items()}
+    return result
 
 
 def real_root() -> Path | None:
     """Return the folder with real images (`data/`) and weights (`weights/`): $GUIE_REAL or ../shared."""
-    named = os.environ.get("GUIE_REAL")
-    if named:
+    if named := os.environ.get("GUIE_REAL"):
         return Path(named)
     default = Path("..") / "shared"
     return default if (default / "weights").is_dir() else None
@@ -346,54 +340,42 @@ def expanded(text: str, where: str) -> str:
 def _line(fault: ErrorDetails, model: Model, values: Values) -> str:
     """Return the line of a fault: its place, what is wrong and what is allowed."""
     loc, kind, context = fault["loc"], fault["type"], fault.get("ctx", {})
-    own = context.get("error")
+    own, discriminator = context.get("error"), context.get("discriminator", "").strip("'")
     there: Keys = ()
     for part in map(str, loc):  # pydantic puts the tags of unions between the keys
-        if (*there, part) in values.places:
-            there = (*there, part)
+        there = (*there, part) if (*there, part) in values.places else there
     below = own.keys if isinstance(own, ConfigError) else loc[-1:] if kind == "missing" else ()
-    if kind == "union_tag_invalid":
-        below = (context["discriminator"].strip("'"),)
-    return f"{values.location(*there, *below)}: {_said(fault, model)}"
-
-
-def _said(fault: ErrorDetails, model: Model) -> str:
-    loc, context, shown = fault["loc"], fault.get("ctx", {}), repr(fault["input"])
-    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    place = values.location(*there, *((discriminator,) if kind == "union_tag_invalid" else below))
+    shown = repr(fault["input"])
+    found = f" (found {shown if len(shown) <= SHOWN else shown[:SHOWN] + '...'})"
     models = _models_at(loc, model)
     names = [name for m in models for name in _names_of(m)]
-    match fault["type"]:
+    match kind:
         case "extra_forbidden":
-            return f"unknown key{remedy(loc[-1], _keys_of(_models_at(loc[:-1], model)))}"
+            said = f"unknown key{remedy(loc[-1], _keys_of(_models_at(loc[:-1], model)))}"
         case "missing":
-            return "missing, and it has no default"
+            said = "missing, and it has no default"
         case "union_tag_invalid":
-            tag, key = context["tag"], context["discriminator"].strip("'")
-            return f"unknown {key} {tag!r}{remedy(tag, names, always=True)}"
+            tag = context["tag"]
+            said = f"unknown {discriminator} {tag!r}{remedy(tag, names, always=True)}"
         case "union_tag_not_found":
-            return f"has no name; allowed: {', '.join(names)}"
+            said = f"has no name; allowed: {', '.join(names)}"
         case "model_type" | "model_attributes_type":
             keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_of(models))
-            return f"must be a mapping of {keys} (found {shown})"
+            said = f"must be a mapping of {keys}{found}"
         case "string_type" if isinstance(fault["input"], int | float):
-            return f"must be text; put it in quotes, in a shell in '\"...\"' (found {shown})"
+            said = f"must be text; put it in quotes, in a shell in '\"...\"'{found}"
+        case "bool_type":
+            said = f"must be true or false{found}"
         case "float_type" if loc[-1] == VALUE:
             keys = ", ".join(_keys_of(_models_at(loc[:-1], model)))
-            return f"must be a number, or a mapping of {keys} (found {shown})"
-    own = context.get("error")
-    said = own.said if isinstance(own, ConfigError) else fault["msg"].removeprefix("Value error, ")
-    of_key = "a key: " if loc[-1:] == ("[key]",) else ""
-    return f"{of_key}{said}" + ("" if isinstance(fault["input"], dict) else f" (found {shown})")
-
-
-def _keys_of(models: list[Model]) -> list[str]:
-    return sorted({key for m in models for key in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
-
-
-def _names_of(model: Model) -> tuple[str, ...]:
-    """Return the values of `name` or `kind` that choose the model of a union."""
-    field = model.model_fields.get("name") or model.model_fields.get("kind")
-    return get_args(field.annotation) if field else ()
+            said = f"must be a number, or a mapping of {keys}{found}"
+        case _:
+            of_key = "a key: " if loc[-1:] == ("[key]",) else ""
+            said = fault["msg"].removeprefix("Value error, ")
+            said = f"{of_key}{own.said if isinstance(own, ConfigError) else said}"
+            said += "" if isinstance(fault["input"], dict) else found
+    return f"{place}: {said}"
 
 
 def _models_at(loc: tuple[int | str, ...], model: Model) -> list[Model]:
@@ -412,3 +394,13 @@ def _models_in(annotation: Any) -> list[Model]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for part in get_args(annotation) for m in _models_in(part)]
+
+
+def _keys_of(models: list[Model]) -> list[str]:
+    return sorted({key for m in models for key in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
+
+
+def _names_of(model: Model) -> tuple[str, ...]:
+    """Return the values of `name` or `kind` that choose the model of a union."""
+    field = model.model_fields.get("name") or model.model_fields.get("kind")
+    return get_args(field.annotation) if field else ()
