@@ -88,7 +88,10 @@ def test_the_interval_and_the_direction_of_the_source_decide(
         ({"says": ""}, "claims.0.says: "),
         ({"direction": None}, "claims.0.direction: missing, and it has no default"),
         ({"direction": "second"}, "claims.0.direction: Input should be 'row', 'against' or 'none'"),
-        ({"direction": "none", "headline": True}, "claims.0.headline: is for direction row or against"),
+        (
+            {"direction": "none", "headline": True},
+            "claims.0.headline: is for direction row or against",
+        ),
     ],
 )
 def test_a_claim_without_what_its_source_says_is_refused(

@@ -164,7 +164,9 @@ def test_what_does_not_go_with_it_is_refused(more: dict, said: str, resnet: dict
 
 def test_train_and_synced_are_not_mixed(resnet: dict) -> None:
     stages = [{"epochs": 1, "lr": RATES, "batch_norm": mode} for mode in ("train", "synced")]
-    with pytest.raises(UserError, match="stages.1.batch_norm: a run allows one of train and synced"):
+    with pytest.raises(
+        UserError, match="stages.1.batch_norm: a run allows one of train and synced"
+    ):
         changed(resnet, stages)
 
 
