@@ -201,7 +201,10 @@ SOFTMAXES = "is for losses with a margin softmax, such as arcface"
         (["retention.weights=1"], "retention: model.backbone.pretrained is null"),
         ([*FROZEN, "retention.weights=1"], "retention: no stage trains the backbone;"),
         ([*ADAPTED, "retention.weights=1"], "no stage trains the backbone's own weights"),
-        ([f"retention={{weights: 1, {GENERIC}}}"], "generic needs features, which is 0"),
+        (
+            [f"retention={{weights: 1, {GENERIC}}}"],
+            "retention.generic: needs features; features is 0.0",
+        ),
         (["task={name: online, teachers: 0}"], "teachers is 0, or logits and similarity are bo"),
         (
             ["model.head=null", "train.lr.teachers=1", "train.lr.head=0", "task={name: online}"],

@@ -24,13 +24,14 @@ from guie.config.types import (
 )
 
 DatasetName = Literal[
-    Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],
-    Literal["rp2k", "food2k", "uned"],
-    Literal["nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet"],
-    Literal["gpr1200", "roxford5k", "rparis6k", "ilias"],
-    Literal["products10k", "deepfashion_c2s", "shopee", "aliproducts"],
-    Literal["hm", "fashion200k", "food101"],
-    Literal["storefronts146", "m4d35k"],
+    Literal[
+        "cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2", "rp2k", "food2k", "uned"
+    ],
+    Literal[
+        "nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet", "gpr1200", "roxford5k"
+    ],
+    Literal["rparis6k", "ilias", "products10k", "deepfashion_c2s", "shopee", "aliproducts", "hm"],
+    Literal["fashion200k", "food101", "storefronts146", "m4d35k"],
 ]
 
 
@@ -302,8 +303,8 @@ class MixConfig(Config):
     sources: list[Source] = Field(min_length=1)  # read in this order
     min_images: PositiveInt = 1  # classes with fewer are dropped
     max_images: PositiveInt | None = None  # larger classes keep a random subset
-    # Share of a domain's classes to test on, moved to the test split before any rule applies. A domain with
-    # a test split keeps that; one that pseudo_labels labels has none
+    # Share of a domain's classes to test on, before any rule applies, unless it has a test split or
+    # pseudo_labels labels it
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     # Share of a domain's train classes to validate on; a domain with a val split keeps that.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1

@@ -33,10 +33,9 @@ class RowLength(Config):
     draw: Literal["normal", "uniform"] = "normal"  # distribution of the numbers
 
 
-# Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
-# lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000. So do
-# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code; and
-# of torch_uniform, sqrt(D / (3 C)): `kaiming_uniform_(a=sqrt(5))`, pytorch-metric-learning's SoftTriple.
+# Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier's
+# lengths fall with the number C of classes, and so do those of he_uniform, sqrt(2 D / C) (PUMA's code:
+# `kaiming_uniform_(mode="fan_out")`) and torch_uniform, sqrt(D / (3 C)) (pytorch-metric-learning)
 Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform", "torch_uniform"], RowLength]
 
 

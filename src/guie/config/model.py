@@ -23,9 +23,7 @@ class LayersConfig(Config):
     of: Names
     pool: Pool = "avg"  # of patch positions; token: a transformer's class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
-    # Side of a vision transformer's final norm. after: outputs of blocks are normalised before pooling, as
-    # the backbone's own features are
-    norm: NormSide = "before"
+    norm: NormSide = "before"  # after: a vision transformer's final norm comes before the pooling
 
 
 Keep = Annotated[float, Field(gt=0, le=1)]

@@ -112,14 +112,12 @@ class StageConfig(Config):
     # Passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch by
-    # gradient caching, which costs one more forward pass of the backbone. With other losses, batch
-    # normalisation of the head sees a micro-batch
+    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch, by one
+    # more forward pass of the backbone; with others, batch normalisation of the head sees a micro-batch
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
-    # carry: parameters that trained in the stage before keep their moments and step counts, as with one
-    # optimizer for both stages. Others start without
+    # carry: parameters that trained in the stage before keep their moments and step counts
     optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
     warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
@@ -134,22 +132,19 @@ class StageConfig(Config):
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping
     clip_grad_value: PositiveFloat | None = None  # per gradient element, either way
-    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without
-    # pretrained weights learn theirs. train: by those of the micro-batch, even where weights are frozen;
-    # running statistics are kept for evaluation. Several processes each use their own images, and those
-    # of the first are saved. synced: by those of all processes (torch.nn.SyncBatchNorm, on GPUs only).
-    # A mapping sets modules by name: {layer4: train} freezes the others
+    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without it
+    # learn theirs. train: by those of the micro-batch, even where weights are frozen; each process
+    # uses its own images, and the first one's running statistics are saved. synced: by those of all processes
+    # (SyncBatchNorm, GPUs only). A mapping sets modules by name: {layer4: train} freezes the others
     batch_norm: BatchNorm = "frozen"
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
-    # Frozen backbone: compute the features of so many random views per image once, cache them on disk,
-    # and cycle through them. null: run the backbone at every step
+    # Frozen backbone: cycle through the cached features of so many random views per image. null: run it
     cached_views: PositiveInt | None = None
-    # Cycle through so many random views per image; teacher outputs are computed once and cached on
-    # disk. null: run teachers on every batch
+    # Cycle through so many random views per image, with cached outputs of teachers. null: run teachers
     repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains

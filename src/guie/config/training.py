@@ -36,13 +36,10 @@ from guie.config.types import (
     remedy,
 )
 
-# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless batch
-# normalisation sees a micro-batch.
-FREE = {
-    *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
-    *("accumulate", "on_out_of_memory", "trackers"),
-}
-# Names of accelerate's trackers, which are names of modules too.
+# Changing these gives the same run; for the first two up to rounding, unless batch normalisation sees them
+FREE = {"accumulate", "on_out_of_memory", "workers", "keep_checkpoints", "checkpoint_every"}
+FREE |= {"copy_frozen", "trackers"}
+# Names of accelerate's trackers, which are names of modules too
 Tracker = Literal[
     "tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "trackio"
 ]
@@ -50,6 +47,8 @@ Tracker = Literal[
 
 class ClassificationConfig(Task):
     """A loss on the labels; by default a margin softmax over all classes of all domains."""
+
+    NEEDS = {"projector_input": "projector"}
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
@@ -60,13 +59,8 @@ class ClassificationConfig(Task):
     # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
     # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
     projector: list[Width] = []
-    # What the first of these Linears sees. embedding: the vector of unit length. relu: the head's output
-    # behind a ReLU, not normalised (Vo and Hays' code)
+    # What the first of them sees: the embedding of unit length, or a ReLU of the head's output (Vo and Hays)
     projector_input: Literal["embedding", "relu"] = "embedding"
-
-    def faults(self) -> Iterator[Fault]:
-        if self.projector_input == "relu" and not self.projector:
-            yield "projector_input", "relu needs projector, which is []; set it, or drop it"
 
     @property
     def losses(self) -> list[LossConfig]:
@@ -115,6 +109,8 @@ class GenericImagesConfig(Images):
 class RetentionConfig(Config):
     """Loss terms against forgetting, in stages that train the backbone."""
 
+    NEEDS = {"generic": "features"}
+
     # weight of the squared distance of backbone weights from the pretrained ones (L2-SP)
     weights: NonNegativeFloat = 0.0
     # weight of the mean of 1 - cosine between current and pretrained backbone features
@@ -124,8 +120,6 @@ class RetentionConfig(Config):
     def faults(self) -> Iterator[Fault]:
         if not (self.weights or self.features):
             yield "", "weights and features are both 0; raise one, or set retention to null"
-        if self.generic and not self.features:
-            yield "", "generic needs features, which is 0; raise features, or drop generic"
 
 
 class RunConfig(Config):
@@ -135,8 +129,8 @@ class RunConfig(Config):
 
     name: Name  # of the run folder
     out: Output = "runs"  # the parent of the run folder
-    # Initial weights: a run or model soup with the same backbone. Class weights are reinitialised, and
-    # `retention` still refers to the pretrained weights. null: pretrained
+    # Initial weights: a run or model soup with the same backbone, without class weights; `retention` still
+    # refers to the pretrained ones. null: pretrained
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
     precision: Literal["no", "bf16", "fp16"] = "no"  # Of autocast; weights stay in float32
