@@ -24,14 +24,10 @@ from guie.config.types import (
 )
 
 DatasetName = Literal[
-    Literal[
-        "cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2", "rp2k", "food2k", "uned"
-    ],
-    Literal[
-        "nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet", "gpr1200", "roxford5k"
-    ],
-    Literal["rparis6k", "ilias", "products10k", "deepfashion_c2s", "shopee", "aliproducts", "hm"],
-    Literal["fashion200k", "food101", "storefronts146", "m4d35k"],
+    Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2", "rp2k", "food2k"],
+    Literal["uned", "nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet", "gpr1200"],
+    Literal["roxford5k", "rparis6k", "ilias", "products10k", "deepfashion_c2s", "shopee"],
+    Literal["aliproducts", "hm", "fashion200k", "food101", "storefronts146", "m4d35k"],
 ]
 
 
