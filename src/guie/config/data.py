@@ -316,10 +316,7 @@ class MixConfig(Config):
         for number, source in enumerate(self.sources):
             least, most = self.limits(source)
             if most is not None and most < least:
-                yield (
-                    f"sources.{number}",
-                    f"max_images {most} is below min_images {least}; raise it",
-                )
+                yield f"sources.{number}", f"max_images {most} is below min_images {least}"
 
     def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
         """Return (min_images, max_images) of a source."""

@@ -204,10 +204,7 @@ class DistillationConfig(Task):
     def faults(self) -> Iterator[Fault]:
         relations = [term.relation for term in self.criteria if term.relation]
         if not relations:
-            yield (
-                "",
-                "criteria has no relation to the teachers; add one, or use task classification",
-            )
+            yield "", "criteria has no relation to the teachers; add one"
         softmaxes = sum(isinstance(loss, MarginSoftmaxConfig) for loss in self.losses)
         if softmaxes != 1 and any(isinstance(one, LogitsConfig) for one in relations):
             needs = "relation logits needs exactly one loss with class weights, such as arcface"

@@ -94,10 +94,7 @@ class AugmentConfig(Config):
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
             yield "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
         if self.crop_ratio_of == "absolute" and self.fit != "squash":
-            yield (
-                "crop_ratio_of",
-                "absolute squashes crops to squares; set fit: squash, or image here",
-            )
+            yield "crop_ratio_of", "absolute is of squashed crops; set fit: squash, or image here"
         if self.full_size and not self.distorts:
             yield "full_size", "applies to auto, affine, hue, rgb_shift, blur and jpeg; raise one"
 

@@ -88,10 +88,7 @@ class RowConfig(Config):
             if getattr(self, key) is not None and settings:
                 yield key, f"trains no run, but {settings[0]} configures one; drop one of the two"
         if self.compose is not None and self.evaluate is not None:
-            yield (
-                "evaluate",
-                "excludes compose; give the ensemble a row of its own, and name it here",
-            )
+            yield "evaluate", "excludes compose; give the ensemble a row, and name that here"
         if self.unseen and self.evaluate and (self.evaluate.reduce or "").startswith("pca"):
             yield "unseen", "the PCA of evaluate is fitted on all domains; use compose"
 

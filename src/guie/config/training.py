@@ -180,13 +180,9 @@ class RunConfig(Config):
                 yield f"stages.{number}.{key}", said
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
-                yield (
-                    f"stages.{number}.batch_norm",
-                    "a run allows one of train and synced; choose one",
-                )
-        rated = {"backbone", "head", "classes"}.union(
-            *(stage.lr.by_part() for stage in self.stages)
-        )
+                yield f"stages.{number}.batch_norm", "a run allows one of train and synced"
+        rated = {"backbone", "head", "classes"}
+        rated |= {part for stage in self.stages for part in stage.lr.by_part()}
         for part in self.task.parts(self.model):
             if part not in rated:
                 new = f"missing in all stages, and {part} has new weights"
@@ -249,10 +245,7 @@ class RunConfig(Config):
         if stage.repeated_views and (
             stage.cached_views or getattr(self.retention, "generic", None)
         ):
-            yield (
-                "repeated_views",
-                "excludes cached_views and retention.generic; set it or them to null",
-            )
+            yield "repeated_views", "excludes cached_views and retention.generic; set it to null"
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):
                 why = "has no label or caption, so mixup needs teachers and no losses"
@@ -263,11 +256,8 @@ class RunConfig(Config):
         terms = task.criteria if isinstance(task, DistillationConfig) else []
         some = [n for n, term in enumerate(terms) if term.loss and term.domains]
         if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
-            use = f"is for some domains; use dataset_size or balanced, or drop criteria.{some[0]}.domains"
-            yield (
-                "sampler",
-                f"mixes domains in a batch, but the loss of task.criteria.{some[0]} {use}",
-            )
+            loss = f"the loss of task.criteria.{some[0]} is for some domains"
+            yield "sampler", f"mixes domains in a batch, but {loss}; use dataset_size or balanced"
 
     def _faults_of_task(self) -> Iterator[Fault]:
         """Yield faults of the task that depend on the model and on batches."""
@@ -293,16 +283,12 @@ class RunConfig(Config):
             added["backbone.features"] = model.backbone.features != "projected"
             for key in (key for key, value in added.items() if value):
                 yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
-        for number, term in enumerate(
-            task.criteria if isinstance(task, DistillationConfig) else []
-        ):
+        terms = task.criteria if isinstance(task, DistillationConfig) else []
+        for number, term in enumerate(terms):
             if isinstance(snd := term.relation, SndConfig):
                 others = min(stage.batch_size for stage in self.stages) - 1 + snd.queue
-                widths = [
-                    s.perplexity
-                    for s in (snd.sigma, snd.student_sigma)
-                    if isinstance(s, Perplexity)
-                ]
-                if widths and max(widths) >= others:
-                    said = f"perplexity {max(widths):g} must be below {others}, the other images of batch"
-                    yield f"task.criteria.{number}.relation", f"{said} and queue; lower it"
+                for sigma in (snd.sigma, snd.student_sigma):
+                    if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
+                        wide = f"perplexity {sigma.perplexity:g} must be below {others}"
+                        said = f"{wide}, the other images of batch and queue; lower it"
+                        yield f"task.criteria.{number}.relation", said
