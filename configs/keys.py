@@ -17,11 +17,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, PlainValidator
 from pydantic.fields import FieldInfo
 
-from guie.config import MixConfig, RunConfig
+from guie.config import MixConfig, RunConfig, to_yaml
 from guie.config.durations import Duration
 from guie.config.ensemble import ComposeConfig
 from guie.config.study import StudyConfig
@@ -168,7 +167,7 @@ def default_of(field: FieldInfo) -> str:
     value = plain(field.get_default(call_default_factory=True))
     if type_of(field.annotation, field.metadata) == "steps":
         value = f"{value} steps"
-    text = yaml.safe_dump(value, default_flow_style=True, width=999)
+    text = to_yaml(value, flow=True)
     return f"`{cell(text.partition('...')[0] if text.endswith('...' + chr(10)) else text).strip()}`"
 
 

@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
-import yaml
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
 from guie.base.errors import UserError, run
 from guie.base.files import write_text
+from guie.config.loading import parsed
 from guie.report.notebook import ROOT
 from guie.training.run_folder import git_state
 
@@ -122,7 +122,7 @@ def fingerprint(notebook: NotebookNode) -> str:
     """Hash of what the outputs depend on: the code cells, the demo's configs, the results of studies."""
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     configs = {  # parsed, so that a comment may change
-        path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        path.name: parsed(path.read_text(encoding="utf-8")).plain
         for path in sorted((ROOT / "configs" / "demo").glob("*.yaml"))
     }
     studies = sorted(set(re.findall(r"configs/studies/\w+(?=\.yaml)", "".join(code))))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 import compose
+from guie.config.loading import to_yaml
 from guie.config.model import BackboneConfig
 from guie.models.backbones.open_clip import create_clip
 
@@ -20,7 +20,7 @@ def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:
     members = [str(member) if isinstance(member, Path) else member for member in members]
     config = {"name": out.name, "out": str(out.parent), "members": members, "workers": 0, **keys}
     file = out.parent / f"{out.name}.yaml"
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(to_yaml(config))
     return compose.main(["--config", str(file)])
 
 

@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from tqdm import tqdm
 
 from guard_files import content, difference, pass_over
 from guard_inputs import prepare
+from guie.config.loading import parsed, to_yaml
 
 REPOSITORY = Path(__file__).parents[1]
-PLAN = yaml.safe_load(Path(__file__).with_name("guard.yaml").read_text(encoding="utf-8"))
+PLAN = parsed(Path(__file__).with_name("guard.yaml").read_text(encoding="utf-8")).plain
 QUIET = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
 QUIET |= {"CUDA_VISIBLE_DEVICES": ""}
 EQUAL, LEFT_OUT = "equal", "left out: "
@@ -103,7 +103,7 @@ class Side:
             return
         if config := run.get("config"):
             values = {**PLAN["common"], "name": name, **config} if "stages" in config else config
-            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+            (self.folder / f"{name}.yaml").write_text(to_yaml(values), encoding="utf-8")
         for command in commands:
             if said := self.call(*command):
                 self.failed[name] = f"fails in {self.name}: {said}"

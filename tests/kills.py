@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import IO
 
 import torch
-import yaml
+
+from guie.config.loading import to_yaml
 
 # The server imports the script once; each run is a fork of it, and starts in milliseconds.
 SERVER = multiprocessing.get_context("forkserver")
@@ -153,7 +154,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
         ],
     }
     path = folder / "kills.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return path
 
 

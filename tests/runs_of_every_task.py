@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import save_file
 
 from class_weights import with_class_weights
+from guie.config.loading import to_yaml
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.models import LoadedModel, open_model
@@ -139,7 +139,7 @@ def written(changes: dict[str, Any], material: Material, folder: Path) -> Path:
         "train": {"epochs": 0.4, "batch_size": 24, "lr": rates, **changes.get("train", {})},
     }
     path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return path
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from guie.config.loading import to_yaml
 from guie.studies import study as studying
 from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import Code, Record, read_results, stamp
@@ -59,9 +59,10 @@ summary = {"best": best, "seconds": 7.0, "peak_memory_mb": 9, "trainable_paramet
 """
 # Counts its members, and notes that their folders are there
 COMPOSE = """
-import json, sys, yaml
+import json, sys
 from pathlib import Path
-config = yaml.safe_load(Path(sys.argv[2]).read_text())
+from ruamel.yaml import YAML
+config = YAML(typ="safe", pure=True).load(Path(sys.argv[2]).read_text())
 run = Path(config["out"]) / config["name"]
 run.mkdir()
 runs = [Path(member["model"]) for member in config["members"]]
@@ -104,7 +105,7 @@ def written(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "base.yaml").write_text(BASE)
     path = folder / "s.yaml"
-    path.write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
+    path.write_text(to_yaml(STUDY | changes))
     return path
 
 

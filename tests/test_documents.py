@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-import yaml
+
+from guie.config.loading import parsed
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = {path.stem: path for path in sorted((ROOT / "src").glob("*.py"))}
@@ -177,7 +178,7 @@ def outputs(words: list[str]) -> Iterator[str]:
 def made_by(config: Path) -> Iterator[str]:
     """Yield what a config's command writes; a config of the reader's own is not there."""
     if config.exists():
-        keys = yaml.safe_load(text(config))
+        keys = parsed(text(config)).plain
         if not isinstance(keys, dict):
             return
         if "base" in keys:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 
+from guie.config.loading import to_yaml
 from guie.training.run_folder import read_metrics
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def kaggle(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         },
         "train": {"batch_size": 24, "epochs": 2, "lr": rates},
     }
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "tiny.yaml").write_text(to_yaml(config))
     for name in ("input", "working"):
         monkeypatch.setenv(f"KAGGLE_{name.upper()}", str(tmp_path / name))
     monkeypatch.setenv("KAGGLE_CONFIG", str(tmp_path / "tiny.yaml"))

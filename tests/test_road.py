@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import embed
 import export
 import score
 import train
 import validate
+from guie.config.loading import to_yaml
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def road(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2},
         },
     }
-    (folder / "c.yaml").write_text(yaml.safe_dump(config))
+    (folder / "c.yaml").write_text(to_yaml(config))
     run = train.main(["--config", str(folder / "c.yaml")])
     export.main(["--run", str(run), "--out", str(folder)])
     manifest = ["--manifest", str(toy_manifest), "--split", "test"]

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import curate
 import embed
@@ -21,6 +20,7 @@ import search
 import train
 import two_processes
 import validate
+from guie.config.loading import to_yaml
 from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP, mix_with_val, weights
 
@@ -61,7 +61,7 @@ def trained(folder: Path, manifest: str | Path, workers: int, *words: str) -> Pa
         "stages": [{"name": "full", "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}}],
     }
     folder.mkdir(exist_ok=True)
-    (folder / "c.yaml").write_text(yaml.safe_dump(config))
+    (folder / "c.yaml").write_text(to_yaml(config))
     return train.main(["--config", str(folder / "c.yaml"), *words])
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
 import train
 from guie.config import RunConfig, config_from
+from guie.config.loading import to_yaml
 from guie.config.model import ModelConfig
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models import LoadedModel, open_model
@@ -88,7 +88,7 @@ def bn_config(
         **({"task": task} if task else {}),
     }
     path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return path
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import open_clip
-import yaml
 
 from guie.config import RunConfig
 from guie.config.durations import Duration
+from guie.config.loading import to_yaml
 from guie.data.manifest import load_manifest, save_manifest
 from tiny_runs import tiny_run
 
@@ -55,7 +55,7 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     if isinstance(margin, dict) and "rise_per_epoch" in margin:
         margin["rise_per_epoch"] /= factor
     path = folder / "twin.yaml"
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(to_yaml(values))
     return path
 
 

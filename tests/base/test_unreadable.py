@@ -13,7 +13,7 @@ from torch import zeros
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import read_json, refuse_missing
-from guie.config.reading import read_yaml
+from guie.config.loading import read_values
 from guie.data.archives import unpacked
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
@@ -33,7 +33,7 @@ REASONS = {
 }
 READERS = {
     "x.csv": load_manifest,
-    "x.yaml": read_yaml,
+    "x.yaml": read_values,
     "x.json": lambda path: read_json(path, "write it"),
     "x.zip": unpacked,
     "x.png": open_as_seen,

@@ -19,7 +19,7 @@ import torch
 from common import arguments, in_turn, show
 from torch import Tensor
 
-from guie.config.base import expanded
+from guie.config.loading import expanded
 from guie.data.images import open_as_host
 from guie.data.manifest import load_manifest
 from guie.models import open_model

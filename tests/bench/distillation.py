@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from common import Way, arguments, in_turn, ratio, show, timm_model
 
 from guie.config import RunConfig
-from guie.config.base import config_from
+from guie.config.loading import config_from, to_yaml
 from guie.data.dataset import Batch, Classes
 from guie.losses.distillation import entropy, precisions_of, squared_distances
 from guie.models.embedder import build_embedder
@@ -91,7 +90,7 @@ def a_run(folder: Path, px: int, seed: int) -> None:
     config = config_of(folder.parent, px, teachers=0)
     torch.manual_seed(seed)
     folder.mkdir()
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump()))
+    (folder / "config.yaml").write_text(to_yaml(config.model_dump()))
     save_model(build_embedder(config.model), folder / "model.safetensors")
 
 

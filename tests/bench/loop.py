@@ -20,10 +20,10 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from common import arguments, photographs, show, timm_model, wall_and_cpu
 
 import train
+from guie.config.loading import to_yaml
 from guie.data.loader import Prefetcher
 from guie.data.manifest import save_manifest
 from guie.training import loop as training_loop
@@ -82,7 +82,7 @@ def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
         },
     }
     path = folder / "loop.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    path.write_text(to_yaml(config), encoding="utf-8")
     return path
 
 

@@ -24,7 +24,6 @@ import pandas as pd
 import psutil
 import timm
 import torch
-import yaml
 from common import apart, arguments, real_benchmark, show
 from PIL import Image
 from torch import nn
@@ -33,6 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 import train
+from guie.config.loading import to_yaml
 from guie.data.manifest import save_manifest
 from guie.training import loop as training_loop
 
@@ -159,7 +159,7 @@ def configure(manifest: Path, root: Path, batch_size: int, workers: int) -> Path
         },
     }
     path = manifest.with_name("plain.yaml")
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    path.write_text(to_yaml(config), encoding="utf-8")
     return path
 
 

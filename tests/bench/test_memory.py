@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from counting import Tracker, largest_batch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from guie.config.loading import to_yaml
 
 SCRIPT = Path(__file__).with_name("memory.py")
 
@@ -71,7 +72,7 @@ def test_counted_is_held(tmp_path: Path) -> None:
         },
         "train": {"epochs": 1, "lr": {"backbone": 1e-4, "head": 1e-4, "classes": 1e-4}},
     }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
     command = [sys.executable, str(SCRIPT), "--config", str(tmp_path / "c.yaml")]
     command += ["--check", "64", "--classes", "1000"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

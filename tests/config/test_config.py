@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, config_from, load_config
+from guie.config.loading import parsed, to_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MINIMAL = """
@@ -54,9 +54,9 @@ def test_a_bare_no_is_a_precision(minimal: Path) -> None:
 
 
 def test_without_stages_train_is_the_one_stage(minimal: Path) -> None:
-    values = yaml.safe_load(MINIMAL.replace("1e-3", "0.001"))
+    values = parsed(MINIMAL).plain
     del values["stages"]
-    minimal.write_text(yaml.safe_dump(values))
+    minimal.write_text(to_yaml(values))
     (stage,) = load_config(minimal, RunConfig).stages
     assert (stage.name, stage.epochs, stage.batch_size) == ("train", 2, 128)
 
@@ -64,7 +64,7 @@ def test_without_stages_train_is_the_one_stage(minimal: Path) -> None:
 def test_resolved_config_loads_again_unchanged(minimal: Path, tmp_path: Path) -> None:
     config = load_config(minimal, RunConfig)
     written = tmp_path / "resolved.yaml"
-    written.write_text(yaml.safe_dump(config.model_dump()))
+    written.write_text(to_yaml(config.model_dump()))
     assert load_config(written, RunConfig) == config
 
 
@@ -86,7 +86,7 @@ def test_aliases_are_values_of_their_own(minimal: Path) -> None:
 
 
 def test_values_of_no_file_are_as_those_of_one(minimal: Path) -> None:
-    values = yaml.safe_load(MINIMAL.replace("1e-", "1.0e-"))
+    values = parsed(MINIMAL).plain
     assert config_from(values, RunConfig) == load_config(minimal, RunConfig)
     with pytest.raises(UserError, match="^config: train.epochs: Input should be a valid number"):
         config_from({**values, "train": {**values["train"], "epochs": "two"}}, RunConfig)
@@ -127,7 +127,7 @@ def test_a_missing_file_and_bad_yaml_are_named(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml", RunConfig)
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1\nb: 2\n")
-    with pytest.raises(UserError, match="line"):
+    with pytest.raises(UserError, match="bad.yaml:2: not valid YAML"):
         load_config(bad, RunConfig)
 
 

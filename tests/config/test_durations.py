@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from, load_config
 from guie.config.durations import Duration
+from guie.config.loading import to_yaml
 
 VALUES = {
     "name": "t",
@@ -73,7 +73,7 @@ def test_a_config_is_written_with_units_and_read_again(tmp_path: Path) -> None:
     values = {**VALUES, "train": stage, "log_every": "1 step"}
     config = config_from(values, RunConfig)
     assert (config.log_every, config.stages[0].sampler.period) == (1, 30)
-    text = yaml.safe_dump(config.model_dump())
+    text = to_yaml(config.model_dump())
     assert "warmup: 1 epoch\n" in text and "checkpoint_every: 500 steps\n" in text
     (tmp_path / "c.yaml").write_text(text)
     assert load_config(tmp_path / "c.yaml", RunConfig) == config

@@ -36,7 +36,7 @@ def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> No
         "| `epochs` | number > 0, ≤ 1,000,000 | required |",
         "| `warmup` | duration or `null` | `null` |",
         "| `checkpoint_every` | steps | `500 steps` |",
-        "| `precision` | `no`, `bf16` or `fp16` | `'no'` |",
+        "| `precision` | `no`, `bf16` or `fp16` | `no` |",
         "| `crop_scale` | list (2) of number > 0 | `[0.5, 1.0]` |",
         "| `optimizer` | [`adamw`, `adam`, `sgd`](#optimizerconfig) | `{}` |",
         "| `classes` | mapping of text to list (1 or more) of text | required |",

@@ -46,9 +46,9 @@ from recipe_configs import recipe_config
 from guie.config import MixConfig, RunConfig, load_config
 from guie.config.durations import Duration
 from guie.config.ensemble import ComposeConfig
+from guie.config.loading import parsed
 from guie.config.losses import MarginSoftmaxConfig
 from guie.config.model import BackboneConfig
-from guie.config.reading import read_yaml
 from guie.config.sampling import AugmentConfig
 from guie.config.stages import StageConfig
 
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 @cache
 def table(name: str) -> dict[str, Row]:
     """The rows of a recipe's table over those of its base."""
-    values = read_yaml(TABLES / f"{name}.yaml")
+    values = parsed((TABLES / f"{name}.yaml").read_text()).plain
     base, _ = values.pop("base", None), values.pop("departures", None)
     rows = table(base.removesuffix(".yaml")) if base else {}
     rows = {key: row for key, row in rows.items() if values.get(key, row)}  # null: it has none
@@ -161,7 +161,7 @@ def test_every_recipe_of_somebody_has_a_table() -> None:
     tables = {path.stem for path in TABLES.glob("*.yaml")}
     assert tables - NOBODYS == set(NAMES)
     for name in tables & NOBODYS:
-        assert read_yaml(TABLES / f"{name}.yaml").keys() == {"departures"}
+        assert parsed((TABLES / f"{name}.yaml").read_text()).plain.keys() == {"departures"}
     assert {path.stem for path in RECIPES.glob("*.yaml")} - set(NAMES) == NOBODYS
     for name in NOBODYS:
         assert "it is nobody's recipe" in departs(name)
@@ -279,7 +279,9 @@ def sentences(name: str) -> list[str]:
 def departures(name: str) -> list[dict[str, Any]]:
     """Those of its own table."""
     table_file = TABLES / f"{name}.yaml"
-    return read_yaml(table_file).get("departures", []) if table_file.is_file() else []
+    return (
+        parsed(table_file.read_text()).plain.get("departures", []) if table_file.is_file() else []
+    )
 
 
 def taken_over(name: str) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 from PIL import Image
 
 import curate
+from guie.config.loading import to_yaml
 from guie.data.manifest import load_manifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def draw_folder(root: Path, classes: dict[str, int]) -> None:
 def run(config: dict, *arguments: str) -> tuple[pd.DataFrame, dict]:
     """Curate; return the mix's table and the summary."""
     config = {"name": "mix", "out": "input/mix.csv", **config}
-    Path("mix_config.yaml").write_text(yaml.safe_dump(config))
+    Path("mix_config.yaml").write_text(to_yaml(config))
     curate.main(["--config", "mix_config.yaml", "--workers", "1", *arguments])
     out = Path(config["out"])
     return load_manifest(out, config.get("root")).table, json.loads(

@@ -10,7 +10,7 @@ from PIL import Image
 
 import curate
 from guie.config import MixConfig, load_config
-from guie.config.base import real_root
+from guie.config.loading import real_root
 from guie.data.manifest import load_manifest
 from guie.rows.checks import Checks
 from guie.rows.readable import find_unreadable

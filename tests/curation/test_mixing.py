@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 from safetensors.torch import save_file
@@ -18,8 +17,9 @@ import curate
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config import MixConfig, config_from
-from guie.config.base import Name
 from guie.config.data import SelectionConfig
+from guie.config.loading import parsed, to_yaml
+from guie.config.types import Name
 from guie.curation.duplicates.evidence import EACH
 from guie.curation.mix import FullTraining, select_rows
 from guie.curation.summary import CurationReport
@@ -78,7 +78,7 @@ def arguments(folder: Path, domains: list[str], **blocks) -> list[str]:
         "features": str(folder / "features"),
         **blocks,
     }
-    (folder / "mix.yaml").write_text(yaml.safe_dump(config))
+    (folder / "mix.yaml").write_text(to_yaml(config))
     return ["--config", str(folder / "mix.yaml"), "--workers", "1"]
 
 
@@ -217,7 +217,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
 def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Path) -> None:
     def trained(words: list[str]) -> Path:
         written = dict(word.split("=", 1) for word in words if "=" in word)
-        values = {key: yaml.safe_load(text) for key, text in written.items()}
+        values = {key: parsed(text).plain for key, text in written.items()}
         assert values["data.root"] == str(folder)
         assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
         assert Path(values["data.manifest"]).parent == Path(values["out"])
@@ -233,7 +233,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     }
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
-    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(training()))
+    (tmp_path / "judge.yaml").write_text(to_yaml(training()))
     selection = SelectionConfig(evaluator="full", full=str(tmp_path / "judge.yaml"))
     declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
     rows = pd.DataFrame([row])
@@ -251,7 +251,7 @@ def training() -> dict:
 
 def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
     """Select between two domains by whole trainings."""
-    (folder / "judge.yaml").write_text(yaml.safe_dump(training() | changed))
+    (folder / "judge.yaml").write_text(to_yaml(training() | changed))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     full = {"evaluator": "full", "full": str(folder / "judge.yaml"), "rule": rule, "metric": metric}
     sources = [{"kind": "toy", "path": "t"}]
@@ -305,7 +305,7 @@ def test_a_run_on_other_rows_has_another_folder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_whole_trainings_judge_a_selection(toys: Path) -> None:
-    (toys / "judge.yaml").write_text(yaml.safe_dump(training()))
+    (toys / "judge.yaml").write_text(to_yaml(training()))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
     table, _ = run(toys, ["cars", "packages"], selection=selection)

@@ -11,7 +11,7 @@ import pytest
 from composing import composition, random_clip
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ComposeConfig
-from guie.config.reading import read_yaml
+from guie.config.loading import read_values
 from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import downgrade, package
@@ -95,7 +95,7 @@ def test_its_twin_is_made_and_saved(
     mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
     val = {"manifest": str(mix), "root": str(toy_manifest.parent)}
     twins = Twins(tmp_path, val | {"domains": ["apparel", "cars", "packages", "storefronts"]})
-    config = twins.of("", read_yaml(file)) | {"val": val}
+    config = twins.of("", read_values(file).plain) | {"val": val}
     model = open_model(
         composition(
             tmp_path / "twin", **{k: v for k, v in config.items() if k not in ("name", "out")}

@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from sklearn.random_projection import GaussianRandomProjection
 
 import export
 from composing import composition, random_clip, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config.reading import read_yaml
+from guie.config.loading import read_values, to_yaml
 from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest, save_manifest
 from guie.ensembles.samples import Fits
@@ -115,9 +114,9 @@ def test_a_librarys_model_becomes_a_run(
 def test_a_run_with_lora_is_reduced(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
     """Its adapters are merged, so the rates that trained them no longer apply."""
     run = tiny_run(tmp_path / "a", adapters=[{"kind": "lora", "rank": 2}])
-    config = read_yaml(run / "config.yaml")
+    config = read_values(run / "config.yaml").plain
     config["stages"][0]["lr"] = {"adapters": 1e-3, "head": 1e-3, "classes": 1e-3}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "config.yaml").write_text(to_yaml(config))
     root = toy_manifest.parent
     out = main(run, mix, root, tmp_path / "out", 8)
     fit_ND, _ = embedded(run, mix, root, "train")

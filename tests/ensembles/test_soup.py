@@ -311,7 +311,7 @@ def test_wrong_requests_are_told_in_one_line(kin: list[Path], tmp_path: Path) ->
         (tmp_path / "soup", (run, run), "given twice"),
         (run, (run, other), "already holds a model"),
         (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
-        (tmp_path / "a soup", (run, other), "name: a name may hold letters"),
+        (tmp_path / "a soup", (run, other), "name: must be letters"),
         (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),
         (tmp_path / "soup", (run,), "soup needs at least two"),
         (

@@ -269,7 +269,7 @@ def test_views_that_cannot_be_are_refused(
         ({"classifier": data}, "classifier: .*no view needs it"),
         (
             {"average": "raw", "members": [run, run], "join": "side_by_side"},
-            "average: .*raw needs a mean, not side_by_side",
+            "average: .*raw needs a mean; set join: average",
         ),
         (
             {"average": "raw", "members": [{"members": [str(run)], "views": "flip"}]},

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 from torch.nn import functional
 
 import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
+from guie.config.loading import parsed, to_yaml
 from guie.export import submission
 from guie.export.card import without_folders
 from guie.export.torchscript import RUNTIME_FORMAT
@@ -143,10 +143,10 @@ def test_card_and_facts_name_no_place_of_the_machine_and_quote_a_folder_for_the_
     weights = tmp_path / "my weights" / "tower.safetensors"
     run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "x; touch PWN; y"
     (run / "metrics.jsonl").unlink()
-    config = yaml.safe_load((run / "config.yaml").read_text())
+    config = parsed((run / "config.yaml").read_text()).plain
     config["data"] = {"manifest": "input/mix.csv", "root": f"{tmp_path}/images/"}
     config["model"]["backbone"]["pretrained"] = str(weights)
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "config.yaml").write_text(to_yaml(config))
     record = json.loads((run / "record.json").read_text())
     record["weights"] = {"file": weights.name, "sha256": "0123abcd", "from": str(weights)}
     record["command"] = [f"{tmp_path}/train.py", "--set", f"data.root={tmp_path}/images/"]

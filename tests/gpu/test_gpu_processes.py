@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import kills
+from guie.config.loading import to_yaml
 from runs_of_every_task import RUNS, Material, written
 from tiny_runs import TINY_CLIP, logged_losses
 
@@ -89,7 +89,7 @@ def test_the_commands_follow_each_other(toy_manifest: Path, tmp_path: Path) -> N
     model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16}}
     data = {"manifest": str(mix), "root": str(toy_manifest.parent)}
     values = {"name": "run", "out": str(tmp_path), "data": data, "model": model, "train": train}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "c.yaml").write_text(to_yaml(values))
     run([*TRAIN, "--config", str(tmp_path / "c.yaml")])
     common = ["--manifest", str(mix), "--root", str(toy_manifest.parent)]
     embeddings, submission = str(tmp_path / "E.npz"), str(tmp_path / "submission")

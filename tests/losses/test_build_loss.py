@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from pydantic import TypeAdapter
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.config.base import Config, load_config
+from guie.config.loading import load_config, to_yaml
 from guie.config.losses import LossConfig
+from guie.config.types import Config
 from guie.losses.base import LossStage
 from guie.losses.build import build_loss, domain_edges
 from guie.losses.margin_softmax import drawn
@@ -78,7 +78,7 @@ def test_domain_edges() -> None:
 )
 def test_faults_are_named(tmp_path: Path, loss: dict, message: str) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump({"loss": loss}))
+    path.write_text(to_yaml({"loss": loss}))
     with pytest.raises(UserError, match=message):
         load_config(path, Run)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch.nn import functional
 
 import embed
 import export
 import train
 from guie.base.errors import UserError
-from guie.config.base import Config, load_config
+from guie.config.loading import load_config, to_yaml
 from guie.config.losses import LossConfig
+from guie.config.types import Config
 from guie.losses.build import build_loss
 from guie.losses.custom import custom_class
 from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
@@ -77,7 +77,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(**loss: object) -> LossConfig:
-    Path("c.yaml").write_text(yaml.safe_dump({"loss": loss}))
+    Path("c.yaml").write_text(to_yaml({"loss": loss}))
     return load_config("c.yaml", Run).loss
 
 
@@ -123,12 +123,12 @@ def test_reading_a_config_runs_nothing(here: Path) -> None:
     [
         (
             {"source": "none.py:Rule"},
-            "^c.yaml: loss.source: none.py: No such file or directory; name",
+            "^c.yaml:\\d+: loss.source: none.py: No such file or directory; name",
         ),
-        ({"source": "own.py"}, "^c.yaml: loss.source: .*name a Python file and a class in it"),
-        ({"source": "own:Squared"}, "^c.yaml: loss.source: own: No such file"),
-        ({"source": 3}, "^c.yaml: loss.source: .*name a Python file and a class in it"),
-        ({"source": "folder.py:Squared"}, "^c.yaml: loss.source: folder.py: Is a directory"),
+        ({"source": "own.py"}, "^c.yaml:\\d+: loss.source: .*name a Python file and a class in it"),
+        ({"source": "own:Squared"}, "^c.yaml:\\d+: loss.source: own: No such file"),
+        ({"source": 3}, "^c.yaml:\\d+: loss.source: .*name a Python file and a class in it"),
+        ({"source": "folder.py:Squared"}, "^c.yaml:\\d+: loss.source: folder.py: Is a directory"),
         ({"source": "own.py:Sqared"}, "^own.py: has no class Sqared; did you mean Squared"),
         ({"source": "own.py:torch"}, "^own.py:torch: must be a subclass of .*MarginRule$"),
         ({"source": "own.py:Pull"}, "^own.py:Pull: must be a subclass of .*MarginRule$"),
@@ -140,7 +140,7 @@ def test_reading_a_config_runs_nothing(here: Path) -> None:
         ({"settings": {}}, "^own.py:Squared: settings: margin: missing"),
         ({"settings": {"margin": "wide"}}, "^own.py:Squared: settings: margin: must be a number"),
         ({"settings": {"margin": -1.0}}, "^own.py:Squared: settings: margin: .*greater than"),
-        ({"margin_rad": 0.3}, "^c.yaml: loss.margin_rad: unknown key"),
+        ({"margin_rad": 0.3}, "^c.yaml:\\d+: loss.margin_rad: unknown key"),
         ({"sha256": "0" * 64}, "^own.py: is not the file of sha256 000"),
     ],
 )
@@ -216,7 +216,7 @@ def write_run(toy_manifest: Path, loss: dict, **changes: object) -> str:
         **changes,
     }
     values["train"] |= {"lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}}
-    Path("run.yaml").write_text(yaml.safe_dump(values))
+    Path("run.yaml").write_text(to_yaml(values))
     return "run.yaml"
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -17,6 +16,7 @@ from torch import nn
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
+from guie.config.loading import to_yaml
 from guie.config.model import ModelConfig
 from guie.data.dataset import as_batch
 from guie.models import open_model
@@ -48,7 +48,7 @@ def save_run(
     run = {"name": "t", "data": {"manifest": "m.csv"}, "model": model.model_dump()}
     run["stages"] = [{"epochs": 1.0, "lr": {"head": 1e-3, "classes": 0.0}}]
     config = RunConfig.model_validate(run)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump()))
+    (folder / "config.yaml").write_text(to_yaml(config.model_dump()))
     embedder = build_embedder(config.model)
     embedder.backbone.set_image_size(size_px, stride_px)
     save_model(embedder, folder / "model.safetensors")

@@ -172,10 +172,10 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
-        ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is for norm bn and bn_plain; norm is l2"),
+        ({"image_shape": True, "norm": "l2"}, "image_shape: is for norm bn or bn_plain"),
+        ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is for norm bn or bn_plain; norm is l2"),
         ({"dim": 8, "reduced_dim": 9}, "reduced_dim: 9 is above dim 8"),
-        ({"activation": "gelu"}, "activation: is for hidden layers, and hidden is empty"),
+        ({"activation": "gelu"}, "activation: needs hidden"),
         ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
@@ -18,6 +17,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 import train
 from exported import check_exported
 from guie.base.errors import UserError
+from guie.config.loading import to_yaml
 from guie.config.model import LIBRARIES, BackboneConfig
 from guie.export.hub import write_hub_folder
 from guie.models import open_model
@@ -95,7 +95,7 @@ VIT = {
     "name": "VisionTransformer",
     "kwargs": {**SIZES, "hidden_dim": 32, "mlp_dim": 64},
 }
-LORA = {"kind": "lora", "rank": 2, "of": ["q", "v", "out", "mlp"]}
+LORA = {"kind": "lora", "rank": 2, "targets": ["q", "v", "out", "mlp"]}
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def trained(folder: Path, manifest: Path, lr: dict[str, Any], model: dict[str, A
         "train": {"batch_size": 24},
         "stages": [{"name": "small", **stage}, {"name": "large", "size_px": 40, **stage}],
     }
-    (folder / "c.yaml").write_text(yaml.safe_dump(config))
+    (folder / "c.yaml").write_text(to_yaml(config))
     return train.main(["--config", str(folder / "c.yaml")])
 
 

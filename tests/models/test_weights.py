@@ -200,8 +200,8 @@ def test_only_formats_of_tensors_are_read(name: str, tmp_path: Path) -> None:
         ({"sha256": "0123abc"}, "at least the first 8"),
         ({"sha256": "0123abcg"}, "64 hex digits"),
         ({"sha256": "0" * 65}, "64 hex digits"),
-        ({"pretrained": None, "sha256": "0" * 64}, "pretrained, which is null"),
-        ({"pretrained": None, "revision": "v1"}, "pretrained, which is null"),
+        ({"pretrained": None, "sha256": "0" * 64}, "needs pretrained; pretrained is null"),
+        ({"pretrained": None, "revision": "v1"}, "needs pretrained; pretrained is null"),
         ({"name": "hf-hub:org/model"}, "give the name alone"),
         ({"name": "local-dir:folder"}, "give the name alone"),
         (

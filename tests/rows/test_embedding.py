@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from accelerate import Accelerator
 from torch.utils.data import TensorDataset
 
 import embed
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.config.loading import parsed, to_yaml
 from guie.evaluation.opened import embedding_precision
 from guie.models.loading import trained_precision
 from guie.rows import embedding
@@ -160,8 +160,8 @@ def test_an_embedding_that_cannot_be_written_ends_at_the_next_batch(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was trained in bf16."""
     folder = tiny_run(tmp_path_factory.mktemp("runs") / "tiny")
-    written = yaml.safe_load((folder / "config.yaml").read_text())
-    (folder / "config.yaml").write_text(yaml.safe_dump(written | {"precision": "bf16"}))
+    written = parsed((folder / "config.yaml").read_text()).plain
+    (folder / "config.yaml").write_text(to_yaml(written | {"precision": "bf16"}))
     return folder
 
 
@@ -189,7 +189,7 @@ def test_an_ensemble_is_embedded_as_all_its_members_were_trained(
         {"source": "run", "model": run["model"], "run": run | {"precision": precision}}
         for precision in precisions
     ]
-    (tmp_path / "composition.yaml").write_text(yaml.safe_dump({"members": members}))
+    (tmp_path / "composition.yaml").write_text(to_yaml({"members": members}))
     assert trained_precision(tmp_path) == expected
 
 

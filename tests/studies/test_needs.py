@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 import study
 from guie.base.errors import UserError
+from guie.config.loading import parsed
 from guie.studies.grid import read_plan
 from guie.studies.results import read_results
 from small_studies import kinds, student, table, trained, written
@@ -62,7 +62,7 @@ def test_teachers_are_runs_of_rows_above(folder: Path) -> None:
     }
     for end in ("", "_A"):
         (config,) = (folder / "runs/studies/s").glob(f"taught_0{end}_????????.yaml")
-        models = [one["model"] for one in yaml.safe_load(config.read_text())["task"]["teachers"]]
+        models = [one["model"] for one in parsed(config.read_text()).plain["task"]["teachers"]]
         assert [Path(model).name[:-9] for model in models[:2]] == [f"plain_0{end}", f"plain_1{end}"]
         assert models[2] == "runs/elsewhere"
     assert study.main([str(path)]) == 0
@@ -138,7 +138,7 @@ def test_what_is_composed_of_seeds_of_a_row_is_a_teacher_and_a_start(folder: Pat
     (made,) = folder.rglob("composed.json")
     assert [name[:-9] for name in json.loads(made.read_text())["members"]] == ["plain_0", "plain_1"]
     (config,) = (folder / "runs/studies/s").glob("further_0_????????.yaml")
-    assert folder / yaml.safe_load(config.read_text())["start_from"] == made.parent
+    assert folder / parsed(config.read_text()).plain["start_from"] == made.parent
 
 
 def test_a_member_may_be_so_many_seeds_after_the_ensembles(folder: Path) -> None:

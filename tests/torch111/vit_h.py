@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 from resource import struct_rusage
 
-import yaml
-
 import toydomains
 from guie.config import RunConfig, config_from
+from guie.config.loading import to_yaml
 from guie.data.manifest import load_manifest, save_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +71,7 @@ def prepared(folder: Path) -> tuple[Path, Path]:
     }
     config_from(config, RunConfig)
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    path.write_text(to_yaml(config), encoding="utf-8")
     return folder / "few.csv", path
 
 

@@ -148,7 +148,7 @@ def test_checkpointing_of_new_layers_is_refused() -> None:
     ("more", "said"),
     [
         ({"train": {"cached_views": 2}}, "cached_views: features are computed once"),
-        ({"gradient_checkpointing": True}, "gradient_checkpointing: computes blocks twice"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing: would count a batch twice"),
         ({"train": {"batch_norm": "on"}}, "batch_norm: Input should be 'frozen', 'train' or"),
         ({"train": {"batch_norm": {"layer1": "on"}}}, "layer1: Input should be 'frozen'"),
     ],
@@ -164,7 +164,9 @@ def test_what_does_not_go_with_it_is_refused(more: dict, said: str, resnet: dict
 
 def test_train_and_synced_are_not_mixed(resnet: dict) -> None:
     stages = [{"epochs": 1, "lr": RATES, "batch_norm": mode} for mode in ("train", "synced")]
-    with pytest.raises(UserError, match="stages.1.batch_norm: is train and synced in one run"):
+    with pytest.raises(
+        UserError, match="stages.1.batch_norm: a run allows one of train and synced"
+    ):
         changed(resnet, stages)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
 import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
+from guie.config.loading import to_yaml
 from guie.models.embedder import build_embedder
 from guie.training.stage import set_up_tower
 from tiny_runs import assert_same_bits, interrupted_after, logged_losses
@@ -46,7 +46,7 @@ def write_config(folder: Path, manifest: Path, backbone: dict, **changes) -> Pat
         **changes,
     }
     path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return path
 
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 from test_processes import SRC, TORCHRUN, environment
 
 import embed
 import kills
 import two_processes
 from guie.base.errors import UserError
+from guie.config.loading import parsed, to_yaml
 from guie.data import images
 from guie.data.manifest import load_manifest
 from guie.rows.readable import find_unreadable
@@ -69,12 +69,12 @@ def run(toy_manifest: Path, tmp_path: Path) -> Run:
     shutil.copytree(toy_manifest.parent, tmp_path / "toy")
     manifest = kills.with_validation(tmp_path / "toy" / toy_manifest.name)
     path = kills.write_config(tmp_path, manifest)
-    config = yaml.safe_load(path.read_text()) | {
+    config = parsed(path.read_text()).plain | {
         "out": str(tmp_path),
         "checkpoint_every": "1000000 steps",
     }
     config["stages"] = [config["stages"][0] | {"epochs": 10**4}]
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return Run(["--config", str(path)], tmp_path / "run", tmp_path / "toy" / "images")
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from torch import distributed
 
 import embed
 import kills
 import train
 import two_processes
+from guie.config.loading import parsed, to_yaml
 from guie.models.head import GlobalBatchNorm1d
 from guie.training.checkpoint import Checkpoints
 from guie.training.run_folder import read_metrics
@@ -101,8 +101,8 @@ def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: P
 @pytest.mark.slow
 def test_machines_that_see_other_run_folders_do_not_resume(one: Path, tmp_path: Path) -> None:
     """The first machine has a checkpoint, the second has not: they would train apart without a word."""
-    (config := yaml.safe_load((one / "config.yaml").read_text())).update(out="runs", name="apart")
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    (config := parsed((one / "config.yaml").read_text()).plain).update(out="runs", name="apart")
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
     machines = [tmp_path / "0", tmp_path / "1"]
     shutil.copytree(one / "checkpoints", machines[0] / "runs/apart/checkpoints")
     machines[1].mkdir()

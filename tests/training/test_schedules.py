@@ -168,7 +168,7 @@ def test_rates_of_the_2nd_place() -> None:
 
 @pytest.mark.parametrize("setting", [{"warmup_start": 0.5}, {"warmup_every": "1 epoch"}])
 def test_a_warmup_that_is_none_has_no_settings(setting: dict) -> None:
-    with pytest.raises(ValueError, match="needs warmup, which is null"):
+    with pytest.raises(ValueError, match="needs warmup; warmup is null"):
         StageConfig(epochs=1, lr=LearningRates(), **setting)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from toy_configs import write_config
 
 import train
 from guie.base.devices import make_accelerator
+from guie.config.loading import to_yaml
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Classes
 from guie.models import open_model, weights
@@ -72,7 +72,7 @@ def written(mix: Path, toy_manifest: Path, tmp_path: Path):
             **changes,
         }
         path = tmp_path / "c.yaml"
-        path.write_text(yaml.safe_dump(config))
+        path.write_text(to_yaml(config))
         return path
 
     return write

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 from toy_configs import write_config
@@ -23,6 +22,7 @@ import two_processes
 from composing import composition
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.config.loading import parsed, to_yaml
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.opened import prompt_weights
@@ -224,10 +224,10 @@ def test_tuned_vectors_are_the_towers_own(
 def test_what_does_not_fit_is_refused_by_name(
     changes: dict[str, Any], message: str, run: Path, config: Path, base: Path, tmp_path: Path
 ) -> None:
-    values = yaml.safe_load(config.read_text())
+    values = parsed(config.read_text()).plain
     values["model"] = model(base, **changes)
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(to_yaml(values))
     with pytest.raises(UserError, match=message):
         train.main(["--config", str(path), "--resume"])
 
@@ -243,11 +243,11 @@ def test_cached_views_of_features_that_move_are_refused(config: Path) -> None:
 @pytest.fixture(scope="module")
 def runs(config: Path) -> tuple[Path, Path]:
     """Two short runs of stochastic adapters alone, which differ by their seed."""
-    values = yaml.safe_load(config.read_text())
+    values = parsed(config.read_text()).plain
     values["model"] |= ONE_KIND
     del values["stages"][0]["lr"]["prompts"]
     path = config.with_name("several.yaml")
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(to_yaml(values))
     words = ["--config", str(path), "--set", "stages.0.epochs=0.2", "--set"]
     names = ("seed=1", "seed=2")
     return tuple(train.main([*words, f"name={n.replace('=', '')}", "--set", n]) for n in names)
@@ -296,12 +296,12 @@ def test_adapters_of_another_kind_make_no_soup(tmp_path: Path) -> None:
 
 def alone_and(config: Path, tmp_path: Path, other: Callable[[list[str]], object]) -> None:
     """Train without chance in one process, and by `other`; the logs agree."""
-    values = yaml.safe_load(config.read_text())
+    values = parsed(config.read_text()).plain
     values["model"]["adapters"][0]["keep"] = 1.0
     values["model"]["head"] = {"dim": 16, "norm": "l2"}
     values |= {"out": str(tmp_path), "name": "alone"}
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(to_yaml(values))
     words = ["--config", str(path)]
     alone = train.main(words)
     other([*words, "--set", "name=other"])

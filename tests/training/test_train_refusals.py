@@ -211,7 +211,7 @@ def test_new_batch_normalisation_sees_no_micro_batch_of_a_loss_that_compares_ima
         tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages, task=task
     )
     with pytest.raises(
-        UserError, match="new modules of the backbone: .* twice on each micro-batch"
+        UserError, match="new modules of the backbone: .* sees each micro-batch twice"
     ):
         train.main(["--config", str(config), "--set", word])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
+from guie.config.loading import to_yaml
 from tiny_runs import TINY_CLIP
 
 STAGES = [
@@ -33,5 +32,5 @@ def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
         "stages": STAGES,
         **changes,
     }
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(to_yaml(config))
     return path

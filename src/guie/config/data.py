@@ -9,17 +9,25 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import Config, Domain, Fault, Name, Names, Output, PositiveInt, Seed
 from guie.config.model import HeadConfig
+from guie.config.types import (
+    Config,
+    Domain,
+    Fault,
+    Images,
+    Name,
+    Names,
+    Output,
+    PositiveInt,
+    Seed,
+    of_form,
+)
 
 DatasetName = Literal[
-    Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],
-    Literal["rp2k", "food2k", "uned"],
-    Literal["nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet"],
-    Literal["gpr1200", "roxford5k", "rparis6k", "ilias"],
-    Literal["products10k", "deepfashion_c2s", "shopee", "aliproducts"],
-    Literal["hm", "fashion200k", "food101"],
-    Literal["storefronts146", "m4d35k"],
+    Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2", "rp2k", "food2k"],
+    Literal["uned", "nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet", "gpr1200"],
+    Literal["roxford5k", "rparis6k", "ilias", "products10k", "deepfashion_c2s", "shopee"],
+    Literal["aliproducts", "hm", "fashion200k", "food101", "storefronts146", "m4d35k"],
 ]
 
 
@@ -50,16 +58,14 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class NearConfig(Config):
     """Near-duplicates: hashes within a few bits, similar features, nearly equal pixels.
 
-    Thresholds are fitted per domain to meet the false positive rates below: see
-    `guie.curation.duplicates.evidence`.
+    Thresholds are fitted per domain to meet the false positive rates below.
     """
 
     action: Literal["drop", "report"] = "drop"  # for copies within a class
     distance_max: Annotated[int, Field(ge=0, le=20)] = 12  # bits of 64 that may differ
-    # Cosine above which pixels are compared. null: fitted to the model. 99 % of altered copies of the
-    # mix's images stay within some distance of cosine 1, and the limit is twice that distance.
+    # Cosine above which pixels are compared; null: fitted, at twice the distance of 99 % of altered copies
     similarity_min: Similarity | None = None
-    # Expected share of false positives among a domain's images, at most:
+    # Expected share of false positives among a domain's images, at most
     false_sure: Share = 0.0002  # across labels or splits, where a class loses the image
     false_copies: Share = 0.002  # within a class, where another image remains
     mirrored: bool = False  # count mirror images as copies; compares the pixels of more pairs
@@ -83,21 +89,21 @@ class OversampleConfig(Config):
 
 
 class CleaningConfig(Config):
-    """The `clean` block of a mix; without it only the class filters apply.
+    """Cleaning by decoded content; without this block only the class filters apply.
 
-    Copies are found by decoded content. A conflict is one picture under two labels. A leak is a
-    training image that copies a val or test image. Only certain copies are dropped or stop the run.
-    Likely copies are reported, and a person decides in `<out>.verdicts.csv`.
+    Only certain copies are dropped or stop the run. Of likely ones a person decides, in `<out>.verdicts.csv`.
     """
+
+    NEEDS = {"outliers": "model", "suggest_merges": "model"}
 
     # Feature extractor: runs/demo, open_clip:NAME:TAG, timm:NAME:TAG.
     model: str | None = None  # null: 16 x 16 thumbnails, enough to select pairs for pixels
     size_px: PositiveInt | None = None  # of a library's model; null: its own
     exact: Literal["drop", "report"] = "drop"  # keeps the first by path among equal images
     near: NearConfig | None = NearConfig()
-    # What to do with one picture under two labels
+    # One picture under two labels
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
-    # What to do with training copies of val or test images; declared: report and keep them
+    # Training images that copy val or test images; declared: report and keep them
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
     labels_max: PositiveInt = 3  # an image under more labels is a placeholder: all drop it
     share_max: Share = 0.05  # of a domain's training images that a rule may drop before it stops
@@ -108,17 +114,17 @@ class CleaningConfig(Config):
     suggest_merges: Similarity | None = None  # cosine of centroids from which to report
 
     def faults(self) -> Iterator[Fault]:
-        wanted = {
-            "outliers": self.outliers is not None,
-            "cap: diverse": self.cap == "diverse",
-            "suggest_merges": self.suggest_merges is not None,
-        }
-        if self.model is None and any(wanted.values()):
-            named = ", ".join(name for name, is_set in wanted.items() if is_set)
-            yield "", f"{named}: needs features; set model to a run or a library model"
+        if self.cap == "diverse" and self.model is None:
+            yield "cap", "diverse needs features; set model to a run or a library model"
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+Template = Annotated[
+    str, of_form(r"[^{}]*\{\}[^{}]*", "a sentence with exactly one {} for the name")
+]
+ClassLabel = Annotated[str, of_form("[^/|]+/[^|]+", "of the form domain/class")]
 
 
 class ClipConfig(Config):
@@ -127,45 +133,31 @@ class ClipConfig(Config):
     model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a weights file
     size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
-    templates: Names = ["a photo of {}."]  # {}: the name
+    templates: list[Template] = Field(["a photo of {}."], min_length=1)  # {}: the name
     cache: Output = "input/.cache/text"  # text embeddings, keyed by model and sentence
 
-    def faults(self) -> Iterator[Fault]:
-        for template in self.templates:
-            if template.count("{}") != 1:
-                yield "templates", f"{template!r} needs exactly one {{}} for the name"
 
-
-class LabelledSample(Config):
+class LabelledSample(Images):
     """Labelled images to calibrate confidences on; their labels are keys of `classes`."""
 
-    manifest: str  # of the labelled images
-    root: str | None = None  # null: the manifest's folder
     # Precision that the kept images reach with 95 % confidence; null: use min_confidence.
-    precision: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Share | None = None
 
 
 class PseudoLabelConfig(Config):
     """Zero-shot labels for the train images of some domains."""
 
+    NEEDS = {"max_images": ("mode", "label")}
+
     clip: ClipConfig
     domains: Names  # whose train images are labelled or checked
-    classes: dict[str, Names] = Field(min_length=2)  # domain/class: its names in plain words
-    # label: use CLIP's label, drop unsure images. check: keep the label, drop images for which CLIP
-    # is sure of another.
+    classes: dict[ClassLabel, Names] = Field(min_length=2)  # domain/class: its names in plain words
+    # label: use CLIP's label, drop unsure images; check: drop images for which CLIP is sure of another label
     mode: Literal["label", "check"] = "label"
     min_confidence: Fraction = 0.5  # probability of the first class
     min_margin: Fraction = 0.0  # its lead over the second class
     max_images: PositiveInt | None = None  # per class, the most confident; mode label only
     calibration: LabelledSample | None = None  # null: CLIP's own temperature
-
-    def faults(self) -> Iterator[Fault]:
-        for label in self.classes:
-            domain, slash, name = label.partition("/")
-            if not (domain and slash and name) or "|" in label:
-                yield "classes", f"{label!r} is not of the form domain/class"
-        if self.mode == "check" and self.max_images is not None:
-            yield "max_images", "is for mode label; mode check has no limit, set it to null"
 
 
 class DomainNames(Config):
@@ -216,7 +208,7 @@ class SelectionRule(Config):
     # forward steps add a source, backward steps remove one; the first decides where to start
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
     seeds: Repeats = 3  # per comparison of a candidate with the current mix
-    # New seeds on which the best candidate must confirm its gain; 0: no confirmation.
+    # New seeds on which the best candidate must confirm its gain; 0: no confirmation
     confirm_seeds: Annotated[int, Field(ge=0)] = 6
     min_standard_errors: NonNegativeFloat = 2.0  # a gain must exceed so many
     max_evaluations: PositiveInt | None = None  # trainings, including those read from the log
@@ -263,10 +255,9 @@ class ToySource(SourceConfig):
 
 
 class FolderSource(SourceConfig):
-    """A folder of class folders: `<path>/<class>/<image>`; class folders may be nested.
+    """A folder of class folders, `<path>/<class>/<image>`, nested or not.
 
-    `path` may be an archive of such a folder (zip, tar, tar.gz, tar.bz2, tar.xz): `x/products.zip`
-    is inspected, unpacked once to `x/products/`, and read from there.
+    Or an archive of one (zip, tar, tar.gz, tar.bz2, tar.xz): `x/a.zip` is unpacked once to `x/a/`.
     """
 
     kind: Literal["folder"]
@@ -299,6 +290,8 @@ Source = Annotated[
 class MixConfig(Config):
     """A training mix. Class filters count images per source, in the train split only."""
 
+    NEEDS = {"clean": "verify"}
+
     name: Name  # in reports
     out: Output = Field(pattern=r"\.(csv|parquet)$")  # the manifest to write: .csv or .parquet
     root: str | None = None  # base of image_path; null: the folder of `out`
@@ -306,9 +299,8 @@ class MixConfig(Config):
     sources: list[Source] = Field(min_length=1)  # read in this order
     min_images: PositiveInt = 1  # classes with fewer are dropped
     max_images: PositiveInt | None = None  # larger classes keep a random subset
-    # Share of a domain's classes to test on, moved to the test split before any rule applies, so that
-    # mixes that clean differently share a test. A domain with a test split keeps that; one that
-    # pseudo_labels labels has none.
+    # Share of a domain's classes to test on, before any rule applies, unless it has a test split or
+    # pseudo_labels labels it
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     # Share of a domain's train classes to validate on; a domain with a val split keeps that.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -321,13 +313,10 @@ class MixConfig(Config):
     features: Output = "input/.features"  # cache of image features, by model
 
     def faults(self) -> Iterator[Fault]:
-        if self.clean and not self.verify:
-            yield "clean", "needs decoded images; set verify to true"
         for number, source in enumerate(self.sources):
             least, most = self.limits(source)
             if most is not None and most < least:
-                below = f"max_images {most} is below min_images {least}"
-                yield f"sources.{number}", f"{below}; raise max_images or lower min_images"
+                yield f"sources.{number}", f"max_images {most} is below min_images {least}"
 
     def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
         """Return (min_images, max_images) of a source."""
@@ -341,7 +330,7 @@ class MixConfig(Config):
 
     @property
     def summary_path(self) -> Path:
-        """The summary's path: `input/mix.csv` -> `input/mix.summary.json`."""
+        """`input/mix.csv` -> `input/mix.summary.json`."""
         return self.beside(".summary.json")
 
     def beside(self, suffix: str) -> Path:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import ByName, Config, Either, Fault, Names, PositiveInt, Width
-from guie.config.losses import PER_IMAGE, LossConfig, MarginSoftmaxConfig, SoftmaxConfig
+from guie.config.losses import PER_IMAGE, AnySoftmax, LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
+from guie.config.types import ByName, Config, Either, Fault, Names, PositiveInt, Width
 
 
 class Perplexity(Config):
@@ -123,18 +123,37 @@ class TermConfig(Config):
             yield "", "a criterion is a loss or a relation; give exactly one of the two"
 
 
-class OnlineConfig(Config):
+class Task(Config):
+    """What every task's config answers."""
+
+    name: str
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Losses on labels."""
+        return []
+
+    @property
+    def compares_images(self) -> bool:
+        """Whether an image's loss depends on the others, so that it must see the whole batch."""
+        return True
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """Return the parts with their own learning rates."""
+        raise NotImplementedError
+
+
+class OnlineConfig(Task):
     """One teacher head per domain and the student's head on one backbone, trained together (UDON)."""
 
     name: Literal["online"]
     # Of the student over all classes, and of each teacher over its domain's
-    loss: MarginSoftmaxConfig = Field(
-        default=SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"),
-        discriminator="name",
+    loss: AnySoftmax = Field(
+        SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"), discriminator="name"
     )
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
-    # Of the features ahead of a teacher's head. l2 (UDON's code): of unit length, and the head starts as
-    # there, with bias 0 and weights of variance 1 / features
+    # Of the features ahead of a teacher's head. l2: as in UDON's code, whose head has bias 0 and weights of
+    # variance 1 / features at first
     teacher_norm: Literal["none", "l2"] = "none"
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
     # Weight of the student's classification loss; the four weights are normalised to sum 1
@@ -148,25 +167,21 @@ class OnlineConfig(Config):
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Losses on labels."""
         return [self.loss]
 
     @property
     def compares_images(self) -> bool:
-        """Whether an image's loss depends on the others, so that it must see the whole batch."""
         return self.similarity > 0 or not isinstance(self.loss, PER_IMAGE)
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         return [*model.parts(), "classes", "teachers"]
 
     def faults(self) -> Iterator[Fault]:
         if not self.teachers or not (self.logits or self.similarity):
-            zero = "teachers is 0, or logits and similarity are both 0"
-            yield "", f"{zero}, so nothing is distilled; raise them, or use task classification"
+            yield "", "teachers is 0, or logits and similarity are both 0; nothing is distilled"
 
 
-class DistillationConfig(Config):
+class DistillationConfig(Task):
     """Teachers, and a weighted sum of criteria; a term is scaled by its share of the images."""
 
     name: Literal["distillation"]
@@ -175,16 +190,13 @@ class DistillationConfig(Config):
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Losses on labels."""
         return [term.loss for term in self.criteria if term.loss]
 
     @property
     def compares_images(self) -> bool:
-        """Whether an image's loss depends on the others, so that it must see the whole batch."""
         return any(term.compares_images for term in self.criteria)
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         matched = any(isinstance(term.relation, MatchingConfig) for term in self.criteria)
         classes = ["classes"] if self.losses else []
         return [*model.parts(), *classes, *(["matching"] if matched else [])]
@@ -192,9 +204,8 @@ class DistillationConfig(Config):
     def faults(self) -> Iterator[Fault]:
         relations = [term.relation for term in self.criteria if term.relation]
         if not relations:
-            nothing = "criteria has no relation, so nothing is learnt from the teachers"
-            yield "", f"{nothing}; add one, or use task classification"
+            yield "", "criteria has no relation to the teachers; add one"
         softmaxes = sum(isinstance(loss, MarginSoftmaxConfig) for loss in self.losses)
         if softmaxes != 1 and any(isinstance(one, LogitsConfig) for one in relations):
-            needs = "relation logits needs exactly one loss with class weights"
-            yield "", f"{needs}, and criteria has {softmaxes}; give one, such as arcface"
+            needs = "relation logits needs exactly one loss with class weights, such as arcface"
+            yield "", f"{needs}; criteria has {softmaxes}"

@@ -30,11 +30,10 @@ class Duration:
             raise ValueError(f"has no unit; write {value} steps, or {value} epochs")
         try:
             count, name = str(value).split()
-            number, unit = float(count), UNITS.get(name)
-        except ValueError:
-            unit = None
-        if unit is None:
-            raise ValueError("must be a number of steps or epochs, such as 500 steps or 1.5 epochs")
+            number, unit = float(count), UNITS[name]
+        except (ValueError, KeyError):
+            said = "must be a number of steps or epochs, such as 500 steps or 1.5 epochs"
+            raise ValueError(said) from None
         if not 0 < number < math.inf:
             raise ValueError("must be above 0 and finite")
         if unit == "steps" and number != int(number):

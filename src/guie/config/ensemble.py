@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
-from guie.config.base import (
+from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
+from guie.config.training import RunConfig
+from guie.config.types import (
     BatchSize,
     ByName,
     Config,
     Fault,
+    Images,
     Name,
     Names,
     Output,
@@ -21,8 +24,6 @@ from guie.config.base import (
     Width,
     Workers,
 )
-from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor, Resize
-from guie.config.training import RunConfig
 
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
 
@@ -73,16 +74,6 @@ class MemberConfig(Config):
     run: RunConfig | None = None  # the run that trained it
 
 
-def gaps(views: list[ViewConfig]) -> Iterator[Fault]:
-    """Yield a fault for each aspect ratio at which no view applies to every domain."""
-    limits = [view.aspect for view in views if view.aspect]
-    edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.max) if edge)]
-    for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
-        if not any(view.domains is None and view.is_of(aspect) for view in views):
-            none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"
-            yield "views", f"{none}; add a view without domains for them"
-
-
 def _by_members(one: str, ensemble: str) -> Discriminator:
     """Choose a branch of a union: whether a member has members, and so is an ensemble itself."""
 
@@ -93,13 +84,17 @@ def _by_members(one: str, ensemble: str) -> Discriminator:
     return Discriminator(tag)
 
 
-def _raw_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
-    """Yield a fault for `average: raw` where the members' raw embeddings have no common scale."""
-    if config.average == "normalised":
-        return
-    if join == "side_by_side":
-        yield "average", "raw needs a mean, not side_by_side; set join: average, or normalised"
-    for number, member in enumerate(config.members):
+def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
+    """Yield faults of views, which must serve every aspect ratio, and of raw embeddings, without a scale."""
+    limits = [view.aspect for view in config.views if view.aspect]
+    edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.max) if edge)]
+    for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
+        if not any(view.domains is None and view.is_of(aspect) for view in config.views):
+            none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"
+            yield "views", f"{none}; add a view without domains for them"
+    if config.average == "raw" and join == "side_by_side":
+        yield "average", "raw needs a mean; set join: average, or average: normalised"
+    for number, member in enumerate(config.members if config.average == "raw" else []):
         if isinstance(member, CompositionConfig | Composed):
             yield f"members.{number}", "an ensemble has unit length; average: raw needs models"
 
@@ -116,8 +111,7 @@ class CompositionConfig(Config):
     reduced_dim: Width | None = None  # output of a final linear map
 
     def faults(self) -> Iterator[Fault]:
-        yield from gaps(self.views)
-        yield from _raw_faults(self, self.join if len(self.members) > 1 else None)
+        yield from _shared_faults(self, self.join if len(self.members) > 1 else None)
         if self.weights and len(self.weights) != len(self.members):
             yield "weights", f"{len(self.weights)} for {len(self.members)} members"
         unknown = {d for view in self.views for d in view.domains or []} - set(self.domains)
@@ -130,7 +124,6 @@ Part = Annotated[
     | Annotated[CompositionConfig, Tag("CompositionConfig")],
     _by_members("MemberConfig", "CompositionConfig"),
 ]
-CompositionConfig.model_rebuild()
 
 
 def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
@@ -140,20 +133,17 @@ def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     return [leaf for member in part.members for leaf in leaves(member)]
 
 
-PART = 0.875  # of the side, in five crops: 224 of 256 px
 CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right", "center")
 NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {
     "whole": [{}],
     "flip": [{}, {"flip": True}],
-    "five_crops": [{"part": PART, "at": corner} for corner in CORNERS],
+    "five_crops": [{"part": 0.875, "at": corner} for corner in CORNERS],  # 224 of 256 px
 }
 
 
-class SampleConfig(Config):
+class SampleConfig(Images):
     """Images to fit on, equally many per domain."""
 
-    manifest: str  # CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # the test split is never used
     domains: Names | None = None  # null: all of the manifest
     leave_out: list[str] = []  # domains, for example those unseen by the members
@@ -161,11 +151,9 @@ class SampleConfig(Config):
     seed: Seed = 0  # of the choice of images
 
 
-class ValConfig(Config):
+class ValConfig(Images):
     """The val split that scores members and ensemble; a greedy soup uses this score."""
 
-    manifest: str  # CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     leave_out: list[str] = []  # domains to exclude
 
 
@@ -239,20 +227,14 @@ class ModelMember(Config):
 
 def _written_out(views: Any) -> Any:
     """Replace each named view by its definition."""
-    if isinstance(views, str):
-        views = [views]
+    views = [views] if isinstance(views, str) else views
     if not isinstance(views, list):
         return views
     unknown = [v for v in views if isinstance(v, str) and v not in NAMED_VIEWS]
     if unknown:
-        raise ValueError(
-            f"unknown view {unknown[0]!r}; allowed: {', '.join(NAMED_VIEWS)}, a mapping"
-        )
-    known = [NAMED_VIEWS[view] if isinstance(view, str) else [view] for view in views]
-    return [view for some in known for view in some]
-
-
-Views = Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_written_out)]
+        allowed = f"{', '.join(NAMED_VIEWS)}, a mapping"
+        raise ValueError(f"unknown view {unknown[0]!r}; allowed: {allowed}")
+    return [one for v in views for one in (NAMED_VIEWS[v] if isinstance(v, str) else [v])]
 
 
 class Composed(Config):
@@ -261,26 +243,26 @@ class Composed(Config):
     members: list[Member] = Field(min_length=1)  # runs, library models, or ensembles
     join: JoinConfig | None = None  # null: a single member
     # Test-time views that every member averages over; or names: whole, flip, five_crops
-    views: Views = [ViewConfig()]
+    views: Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_written_out)] = [
+        ViewConfig()
+    ]
     # raw: average the heads' outputs, then normalise (5th place, make_torchscript_wcls.py:161)
     average: Average = "normalised"
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None  # a linear map to fewer dimensions; null: none
 
     def faults(self) -> Iterator[Fault]:
-        yield from gaps(self.views)
+        join, one = self.join.name if self.join else None, len(self.members) == 1
+        yield from _shared_faults(self, join)
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
             said = "a view needs it; give images" if asks else "no view needs it; set null"
             yield "classifier", f"assigns images to the domains of views, and {said}"
-        join = self.join.name if self.join else None
-        one = len(self.members) == 1
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
             yield "join", f"missing, and needed for {len(self.members)} members"
         if of_checkpoints and join != "soup":
             yield "join", "checkpoints: true is for soups; set join: soup"
-        yield from _raw_faults(self, join)
         if join and one and not of_checkpoints:
             yield "members", f"{join} needs at least two"
         for number, member in enumerate(self.members if join in ("soup", "heads") else []):
@@ -330,14 +312,10 @@ class ComposeConfig(Composed):
     @property
     def manifest(self) -> str:
         """The manifest that the ensemble is scored or fitted on; `none` if there is none."""
-        if self.val:
-            return self.val.manifest
-        for part in self.parts():
-            images = part.reduce.images if isinstance(part.reduce, PcaConfig) else None
-            if sample := images or part.classifier:
-                return sample.manifest
-        return "none"
+        fitted = [p.classifier for p in self.parts()]
+        fitted += [p.reduce.images for p in self.parts() if isinstance(p.reduce, PcaConfig)]
+        return next((images.manifest for images in (self.val, *fitted) if images), "none")
 
 
-for _model in (Composed, ComposedMember, ComposeConfig):
+for _model in (CompositionConfig, Composed, ComposedMember, ComposeConfig):
     _model.model_rebuild()

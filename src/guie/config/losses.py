@@ -21,9 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import VALUE, Config, ConfigError, Either, Fault, PositiveInt, Seed
+from guie.config.types import VALUE, Config, ConfigError, Either, Fault, PositiveInt, Seed
 
-Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]
 
 
@@ -34,10 +33,9 @@ class RowLength(Config):
     draw: Literal["normal", "uniform"] = "normal"  # distribution of the numbers
 
 
-# Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
-# lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000. So do
-# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code; and
-# of torch_uniform, sqrt(D / (3 C)): `kaiming_uniform_(a=sqrt(5))`, pytorch-metric-learning's SoftTriple.
+# Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier's
+# lengths fall with the number C of classes, and so do those of he_uniform, sqrt(2 D / C) (PUMA's code:
+# `kaiming_uniform_(mode="fan_out")`) and torch_uniform, sqrt(D / (3 C)) (pytorch-metric-learning)
 Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform", "torch_uniform"], RowLength]
 
 
@@ -82,37 +80,39 @@ class ClassWeightsConfig(Config):
     init: Init = RowLength()  # of class weights or proxies
 
 
-class _MarginSoftmax(ClassWeightsConfig):
-    scale: Scale = 30.0  # factor on the cosines
+class MarginSoftmaxConfig(ClassWeightsConfig):
+    """Softmax over cosines to class weights, in which a margin makes the own class harder."""
+
+    scale: PositiveFloat = 30.0  # factor on the cosines
     centers: PositiveInt = 1  # per class; above 1: sub-centres, the nearest counts
     classifier: Literal["joint", "separate"] = "joint"  # separate: a softmax per domain
 
 
-class SoftmaxConfig(_MarginSoftmax):
+class SoftmaxConfig(MarginSoftmaxConfig):
     """Normalised softmax, no margin (UnED's baselines, at scale 16)."""
 
     name: Literal["softmax"]
 
 
-class ArcFaceConfig(_MarginSoftmax):
+class ArcFaceConfig(MarginSoftmaxConfig):
     """ArcFace; sub-center ArcFace with centers above 1."""
 
     name: Literal["arcface"] = "arcface"
     margin_rad: Margin = 0.3  # added to the angle to the own class
 
 
-class CosFaceConfig(_MarginSoftmax):
+class CosFaceConfig(MarginSoftmaxConfig):
     """CosFace, used by the challenge's winner at margins 0.55 and 0.65."""
 
     name: Literal["cosface"]
     margin_cos: Margin = 0.35  # subtracted from the cosine to the own class
 
 
-class CurricularFaceConfig(_MarginSoftmax):
+class CurricularFaceConfig(MarginSoftmaxConfig):
     """CurricularFace; defaults are PUMA's."""
 
     name: Literal["curricularface"]
-    scale: Scale = 32.0  # factor on the cosines
+    scale: PositiveFloat = 32.0  # factor on the cosines
     margin_rad: Margin = 0.3  # added to the angle to the own class
     running_mean: Literal["scalar", "class"] = "scalar"  # scalar: as published; class: PUMA's code
 
@@ -132,7 +132,7 @@ class LinearSoftmaxConfig(ClassWeightsConfig):
 class CustomConfig(Config):
     """A class in a Python file of the user's own, which training runs."""
 
-    # A file, relative to the working directory, and a class in it: losses.py:MyRule. Training runs the file
+    # A file, relative to the working directory, and a class in it: losses.py:MyRule
     source: str
     settings: dict[str, Any] = {}  # arguments of the class, checked by their types
     sha256: str = ""  # of the file; read from it if empty, and recorded
@@ -150,7 +150,7 @@ class CustomConfig(Config):
             raise ConfigError("source", f"{file}: {error.strerror}; {wanted}") from None
 
 
-class CustomRuleConfig(CustomConfig, _MarginSoftmax):
+class CustomRuleConfig(CustomConfig, MarginSoftmaxConfig):
     """A margin rule of your own: a subclass of `MarginRule` in a Python file."""
 
     name: Literal["custom_rule"]
@@ -162,74 +162,78 @@ class CustomLossConfig(CustomConfig):
     name: Literal["custom_loss"]
 
 
-class _WithMemory(Config):
+class PairConfig(Config):
+    """A loss on pairs or triplets of the batch."""
+
     memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: batch only
 
 
-class TripletConfig(_WithMemory):
+class TripletConfig(PairConfig):
     """Triplet loss on mined triplets."""
 
     name: Literal["triplet"]
     margin_distance: Distance = 0.2  # the negative should be farther than the positive by this
     distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
-    # semihard: all negatives farther than the positive, within the margin. semihard_nearest: of these the
-    # nearest (Feng et al., arXiv 2003.03701, section 2). batch_hard: of each anchor the farthest positive
-    # and the nearest negative (PUMA's baseline)
+    # semihard: negatives farther than the positive, within the margin; semihard_nearest: the nearest of them
+    # (Feng et al., arXiv 2003.03701, 2). batch_hard: farthest positive, nearest negative (PUMA's baseline)
     miner: Literal["semihard", "semihard_nearest", "batch_hard"] = "semihard"
 
 
-class MarginLossConfig(_WithMemory):
+class MarginLossConfig(PairConfig):
     """Margin loss on mined triplets."""
 
     name: Literal["margin"]
     margin_distance: Distance = 0.2  # on both sides of the boundary
     boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
     learn_boundary: bool = False  # one per class, initialised to boundary_distance
-    # distance_weighted: one negative per positive pair, drawn evenly over distances. multi_similarity:
-    # the pairs that loss mines, at a margin of 0.1 (PUMA's baseline)
+    # distance_weighted: one negative per positive pair, drawn evenly over distances. multi_similarity: the
+    # pairs which that loss mines, at a margin of 0.1 (PUMA's baseline)
     miner: Literal["distance_weighted", "multi_similarity"] = "distance_weighted"
 
 
-class MultiSimilarityConfig(_WithMemory):
+class MultiSimilarityConfig(PairConfig):
     """Multi-Similarity loss on mined pairs."""
 
     name: Literal["multi_similarity"]
-    positive_scale: Scale = 2.0  # alpha
-    negative_scale: Scale = 50.0  # beta
+    positive_scale: PositiveFloat = 2.0  # alpha
+    negative_scale: PositiveFloat = 50.0  # beta
     base_cos: Annotated[float, Field(ge=-1, le=1)] = 0.5  # lambda
     mining_margin_cos: PositiveFloat = 0.1  # epsilon, of its own miner
-    # multi_similarity: its own. distance_weighted: one negative per positive pair, drawn evenly over
-    # distances from 0.5 to 1.4 (PUMA's baseline)
+    # distance_weighted: one negative per positive pair, evenly over distances 0.5 to 1.4 (PUMA's baseline)
     miner: Literal["multi_similarity", "distance_weighted"] = "multi_similarity"
 
 
-class SupConConfig(_WithMemory):
+class SupConConfig(PairConfig):
     """Supervised contrastive loss."""
 
     name: Literal["supcon"]
     temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
-class ProxyAnchorConfig(ClassWeightsConfig):
+class ProxyConfig(ClassWeightsConfig):
+    """A loss on distances to proxies of the classes."""
+
+
+class ProxyAnchorConfig(ProxyConfig):
     """Proxy-Anchor loss."""
 
     name: Literal["proxy_anchor"]
     margin_cos: PositiveFloat = 0.1  # delta
-    scale: Scale = 32.0  # alpha
+    scale: PositiveFloat = 32.0  # alpha
 
 
-class ProxyNcaConfig(ClassWeightsConfig):
+class ProxyNcaConfig(ProxyConfig):
     """ProxyNCA++: softmax over squared distances to all proxies."""
 
     name: Literal["proxy_nca"]
     temperature: PositiveFloat = 1 / 9  # of the softmax over distances
 
 
-class SoftTripleConfig(ClassWeightsConfig):
+class SoftTripleConfig(ProxyConfig):
     """SoftTriple loss, without the published regulariser that merges centres."""
 
     name: Literal["soft_triple"]
-    scale: Scale = 20.0  # lambda
+    scale: PositiveFloat = 20.0  # lambda
     margin_cos: NonNegativeFloat = 0.01  # delta
     centers: PositiveInt = 10  # per class
     center_temperature: PositiveFloat = 0.1  # gamma
@@ -259,29 +263,25 @@ class HyperbolicConfig(Config):
     temperature: PositiveFloat = 0.2  # of the softmax over distances
 
 
-MarginSoftmaxConfig = (
-    SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig | CustomRuleConfig
-)
-PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
-ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
 OwnInBatchConfig = BatchAllConfig | ContrastiveLossConfig | HyperbolicConfig
+AnySoftmax = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig | CustomRuleConfig
+AnyPairs = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
+AnyProxies = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
+LossConfig = Annotated[
+    AnySoftmax | LinearSoftmaxConfig | AnyPairs | AnyProxies | OwnInBatchConfig | CustomLossConfig,
+    Field(discriminator="name"),
+    BeforeValidator(lambda loss: {"name": "arcface", **loss} if isinstance(loss, dict) else loss),
+]
 # Means over images, each alone: micro-batches give the gradients of the batch. All others compare images
 # (CurricularFace through its running mean), and see the whole batch
-PER_IMAGE = (
-    SoftmaxConfig,
-    ArcFaceConfig,
-    CosFaceConfig,
-    LinearSoftmaxConfig,
-    ProxyNcaConfig,
-    SoftTripleConfig,
-)
+PER_IMAGE: tuple[type[Config], ...] = (SoftmaxConfig, ArcFaceConfig, CosFaceConfig)
+PER_IMAGE += (LinearSoftmaxConfig, ProxyNcaConfig, SoftTripleConfig)
 
 
 class MetaclassesConfig(Config):
-    """Random groups of classes, which an ensemble member classifies instead of the classes.
+    """Random groups of classes, which an ensemble member classifies instead (Xuan et al., ECCV 2018, 3).
 
-    Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018, 3. A run is one member. With
-    `model.head.parts` L, it is L members on one backbone, numbered from `member`.
+    A run is one member; with `model.head.parts` L, L members on one backbone, numbered from `member`.
     """
 
     count: Annotated[int, Field(ge=2)]  # D
@@ -289,15 +289,3 @@ class MetaclassesConfig(Config):
     seed: Seed = 0  # of the ensemble
     # Groups of classes of one domain: as many a domain as its share of the classes, at least one
     within_domains: bool = False
-
-
-LossConfig = Annotated[
-    MarginSoftmaxConfig
-    | LinearSoftmaxConfig
-    | PairConfig
-    | ProxyConfig
-    | OwnInBatchConfig
-    | CustomLossConfig,
-    Field(discriminator="name"),
-    BeforeValidator(lambda loss: {"name": "arcface", **loss} if isinstance(loss, dict) else loss),
-]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from guie.config.base import Config, Either, Fault, Names, Pixels, PositiveInt, Width
+from guie.config.types import Config, Either, Fault, Names, Pixels, PositiveInt, Width, of_form
 
 # avg, max and gem pool patch positions only; token is a transformer's class token
 Pool = Literal["avg", "max", "gem", "token"]
@@ -16,23 +16,18 @@ NormSide = Literal["before", "after"]
 
 
 class LayersConfig(Config):
-    """Named backbone layers, pooled over positions and concatenated, instead of the backbone's output.
+    """Named backbone layers, pooled over positions and concatenated, instead of the backbone's output."""
 
-    `blocks.8` of timm's ViT, `transformer.resblocks.8` of open_clip's, `layer3` of a ResNet, `stages.2`
-    of a ConvNeXt, `features.42` of VGG16-BN.
-    """
-
-    of: Names  # names of modules
+    # Names of modules: `blocks.8` of timm's ViT, `transformer.resblocks.8` of open_clip's, `layer3` of a
+    # ResNet, `stages.2` of a ConvNeXt, `features.42` of VGG16-BN
+    of: Names
     pool: Pool = "avg"  # of patch positions; token: a transformer's class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
-    # Side of a vision transformer's final norm: outputs of blocks as they are, or normalised by it before
-    # pooling. With the last block and `token`, after: the features that the backbone itself returns
-    norm: NormSide = "before"
+    norm: NormSide = "before"  # after: a vision transformer's final norm comes before the pooling
 
 
 Keep = Annotated[float, Field(gt=0, le=1)]
 Blocks = Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-Place = Literal["q", "k", "v", "out", "mlp"]
 
 
 class GateConfig(Config):
@@ -73,18 +68,17 @@ class LoraConfig(GateConfig):
     kind: Literal["lora"]
     rank: Width = 8  # of an update
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
-    targets: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]  # weight matrices of a block
+    # Weight matrices of a block
+    targets: list[Literal["q", "k", "v", "out", "mlp"]] = Field(["q", "v"], min_length=1)
     blocks: Blocks = "all"  # numbers of the backbone blocks that have it
 
 
 class TunedConfig(Config):
-    """Train vectors of the backbone itself.
-
-    biases: BitFit (Ben Zaken et al., ACL 2022). norms: weights and biases of norm layers.
-    """
+    """Train vectors of the backbone itself."""
 
     kind: Literal["tuned"]
-    targets: Literal["biases", "norms", "both"] = "biases"  # the vectors to train
+    # biases: BitFit (Ben Zaken et al., ACL 2022); norms: weights and biases of norm layers
+    targets: Literal["biases", "norms", "both"] = "biases"
 
 
 AdapterConfig = Annotated[
@@ -98,13 +92,11 @@ class PoolConfig(Config):
     kind: Literal["pool"]
     size: PositiveInt = 20  # M
     length: PositiveInt = 8  # N_p, tokens per prompt
-    # sum: average plus maximum of the patch embeddings (eq. 6). mean: half of that, without gradient
-    # (the code)
+    # sum: average plus maximum of the patch embeddings (eq. 6); mean: half, without gradient (the code)
     query: Literal["sum", "mean"] = "sum"
     # softmax: over the features, before the product with the query (the code). plain: eq. 8
     attention: Literal["plain", "softmax"] = "plain"
-    # Initial prompts. orthogonal: to each other. equal: copies of one prompt, whose tokens are orthogonal
-    # and of length 1 (the code)
+    # Initial prompts: orthogonal to each other, or copies of one of orthogonal unit tokens (the code)
     init: Literal["orthogonal", "equal"] = "orthogonal"
     orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; 1e-6 in the code
 
@@ -112,14 +104,12 @@ class PoolConfig(Config):
 class VptConfig(Config):
     """One prompt for all images, before the first block or before each (Jia et al., ECCV 2022)."""
 
+    NEEDS = {"position": ("kind", "shallow")}
+
     kind: Literal["shallow", "deep"]
     length: PositiveInt = 8  # tokens per prompt
     # Position embedding of shallow prompts. class: the class token's, as in PUMA's code
     position: Literal["none", "class"] = "none"
-
-    def faults(self) -> Iterator[Fault]:
-        if self.kind == "deep" and self.position != "none":
-            yield "position", "is for kind shallow, and this is deep; set it to none"
 
 
 PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
@@ -154,12 +144,7 @@ BatchNormMode = Literal["frozen", "train", "synced"]
 BatchNorm = Either[BatchNormMode, dict[str, BatchNormMode]]
 
 # Arguments of the libraries that would load weights without `pretrained` and its checksum.
-WEIGHT_ARGUMENTS = {
-    *("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "load_weights"),
-    *("pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text"),
-    *("pretrained_text_path", "weights_only"),
-}
-
+WEIGHT_ARGUMENTS = re.compile("pretrained|checkpoint_path|load_weights|weights_only")
 
 # Libraries of backbones; `guie.models.backbones.register` adds others.
 LIBRARIES = ["open_clip", "timm"]
@@ -171,12 +156,8 @@ def _is_registered(library: str) -> str:
     return library
 
 
+Sha256 = Annotated[str, of_form("[0-9a-fA-F]{8,64}", "64 hex digits, or at least the first 8")]
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of weights files
-
-
-def is_file(pretrained: str) -> bool:
-    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
-    return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
 class TaggedFile(Config):
@@ -189,12 +170,14 @@ class TaggedFile(Config):
 class BackboneConfig(Config):
     """A pretrained image backbone, by its name and weights in its library."""
 
+    NEEDS = {"sha256": "pretrained", "revision": "pretrained"}
+
     library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
     name: str  # of the model in its library, without the tag
     # Hub tag, or its weights in a file: {tag: ..., file: ...}. A path alone has no mean and std of its own;
     # null: random
     pretrained: Either[str, TaggedFile] | None = None
-    sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked
+    sha256: Sha256 | None = None  # quoted; of the weights file, or a prefix; null: unchecked
     revision: str | None = None  # commit or branch of the tag's repository; null: newest
     # open_clip only. projected: CLIP's shared space; pooled: the backbone's output before projection
     features: Literal["projected", "pooled"] = "projected"
@@ -209,14 +192,15 @@ class BackboneConfig(Config):
         """The library's tag, which brings mean and std."""
         if isinstance(self.pretrained, TaggedFile):
             return self.pretrained.tag
-        return None if self.pretrained is None or is_file(self.pretrained) else self.pretrained
+        return None if self.file else self.pretrained
 
     @property
     def file(self) -> str | None:
-        """The weights file, where the config names one."""
+        """The weights file, where the config names one: by a path, or a suffix."""
         if isinstance(self.pretrained, TaggedFile):
             return self.pretrained.file
-        return self.pretrained if self.pretrained and is_file(self.pretrained) else None
+        named = self.pretrained or ""
+        return named if "/" in named or named.endswith(SUFFIXES) else None
 
     def with_file(self, file: str) -> BackboneConfig:
         """Return this config with its weights in another file."""
@@ -224,14 +208,13 @@ class BackboneConfig(Config):
         return self.model_copy(update={"pretrained": moved})
 
     def faults(self) -> Iterator[Fault]:
-        if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
-            yield "sha256", f"{self.sha256!r}: give 64 hex digits, or at least the first 8"
-        if (self.sha256 or self.revision) and not self.pretrained:
-            yield "", "sha256 and revision need pretrained, which is null; set it or drop them"
         if ":" in self.name:
             yield "name", f"{self.name!r}: give the name alone, and pretrained: <tag>"
-        if bypass := sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS):
-            yield "kwargs", f"{', '.join(bypass)}: not allowed; give weights by pretrained"
+        for key, value in self.kwargs.items():
+            if WEIGHT_ARGUMENTS.match(key):
+                yield "kwargs", f"{key}: not allowed; give weights by pretrained"
+            if value in ("yes", "no", "on", "off"):  # true and false of YAML 1.1
+                yield "kwargs", f"{key}: {value} is text; write true or false"
 
 
 class ImageConfig(Config):
@@ -241,34 +224,35 @@ class ImageConfig(Config):
     fit: Fit = "squash"  # how an image becomes a square
     pad_color: PadColor = "white"  # around an image with fit: pad; 5th place: black
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
-    # null: the backbone's
-    std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
+    std: list[PositiveFloat] | None = Field(
+        None, min_length=3, max_length=3
+    )  # null: the backbone's
 
 
 class BranchesConfig(Config):
-    """The mean of several dropout branches; in evaluation the head is a single Linear.
+    """The mean of several dropout branches; in evaluation the head is a single Linear."""
 
-    shared: dropout i -> one Linear (the challenge's 4th place). separate: Linear i -> dropout i
-    (3rd place).
-    """
-
-    linear: Literal["shared", "separate"]  # what the dropouts share
+    # shared: dropout i -> one Linear (the challenge's 4th place). separate: Linear i -> dropout i (3rd place)
+    linear: Literal["shared", "separate"]
     dropouts: list[Fraction] = Field(min_length=2)  # one branch per value
 
 
 class HeadConfig(Config):
     """norm -> dropout -> Linear -> L2; `hidden` adds layers before the Linear."""
 
+    # A scale of the aspect ratio's own needs batch normalisation
+    NEEDS = dict.fromkeys(("image_shape", "norm_eps"), ("norm", "bn", "bn_plain")) | {
+        "activation": "hidden"
+    }
+
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
-    # eps of bn and bn_plain, for features of zero variance. The 5th place has 1e-6 (train_arcface.py,
-    # cell 20)
+    # eps of bn and bn_plain, for features of zero variance; 5th place: 1e-6 (train_arcface.py, cell 20)
     norm_eps: PositiveFloat = BATCH_NORM_EPS
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
     # Initial last Linear. torch: PyTorch's, of standard deviation (3 F) ** -0.5 at F features. lecun_normal:
-    # Flax's (UnED), F ** -0.5. xavier_uniform: Keras' (3rd place), sqrt(2 / (F + dim)); these two have
-    # bias 0
+    # Flax's (UnED), F ** -0.5. xavier_uniform: Keras' (3rd place), sqrt(2 / (F + dim)); these two have bias 0
     init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
     # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
     # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
@@ -277,21 +261,12 @@ class HeadConfig(Config):
     branches: BranchesConfig | None = None
     # Append H / W, H / 224 and W / 224 of the original image to the features (5th place)
     image_shape: bool = False
-    # Equal parts of the embedding, each normalised to unit length: ensemble members on one backbone
-    # (DREML)
+    # Equal parts of the embedding, each of unit length: ensemble members on one backbone (DREML)
     parts: PositiveInt = 1
     # Output dimension of a fitted linear map after the embedding; set by compose.py, or with start_from
     reduced_dim: Width | None = None
 
     def faults(self) -> Iterator[Fault]:
-        if self.norm not in ("bn", "bn_plain"):
-            if self.image_shape:
-                because = "because its scale differs from the features'"
-                yield "image_shape", f"needs norm bn or bn_plain, {because}; norm is {self.norm}"
-            if self.norm_eps != BATCH_NORM_EPS:
-                yield "norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}"
-        if self.activation != "relu" and not self.hidden:
-            yield "activation", "is for hidden layers, and hidden is empty; give their widths"
         if self.dim % self.parts:
             yield "parts", f"{self.parts} does not divide dim {self.dim}"
         if self.reduced_dim and self.reduced_dim > self.dim:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, TypeAdapter
 
-from guie.config.base import ByName, Config, Fault, PositiveInt
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
+from guie.config.types import ByName, Config, Fault, PositiveInt
 
 Number = TypeVar("Number")
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=True)]
@@ -28,44 +28,36 @@ Range = Annotated[list[Number], Field(min_length=2, max_length=2), AfterValidato
 
 
 class AugmentConfig(Config):
-    """Random augmentation of training images.
+    """Random augmentation of training images: a crop, resized by the model's preprocessing, then distorted.
 
-    A random crop is resized by the model's preprocessing, then distorted. The order is flip, brightness
-    to saturation, auto, affine, hue, rgb_shift, blur, jpeg, erase, each with its own probability.
-    `full_size` moves some of them before the resize.
+    In order: flip, brightness to saturation, auto, affine, hue, rgb_shift, blur, jpeg, erase.
     """
 
-    # How a crop becomes a square in training; null: as in scoring. For recipes that differ: UnED
-    # squashes, then scores the central square (its datasets.py); UniFEx does the reverse
-    # (transforms.py, custom_model.py)
+    # How a crop becomes a square in training; null: as in scoring. UnED squashes, then scores the central
+    # square (its datasets.py); UniFEx does the reverse (transforms.py, custom_model.py)
     fit: Fit | None = None
-    # Apply auto to jpeg before the resize, at full resolution, like the challenge's 1st
-    # (training_allexpro10k_s1.py) and 4th place (utilities.py). Slower: JPEGs are decoded at full size
+    # Apply auto to jpeg before the resize, like the challenge's 1st (training_allexpro10k_s1.py) and 4th
+    # place (utilities.py). Slower: JPEGs are decoded at full size
     full_size: bool = False
-
     crop_scale: Range[PositiveFloat] = [0.5, 1.0]  # of the area
     crop_ratio: Range[PositiveFloat] = [0.8, 1.25]  # width over height of a crop
-    # What crop_ratio is relative to. image: the image's own ratio; each crop fits. absolute: width over
-    # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash.
-    # square: relative to the image's largest square; the crop may be anywhere in the image, as
-    # in torchvision's Resize and RandomCrop (DREML; Vo and Hays)
+    # What crop_ratio is relative to. image: the image's own ratio. absolute: width over height in pixels, as
+    # in torchvision's RandomResizedCrop (PUMA, 5th place). square: the image's largest square, for crops
+    # anywhere in the image, as in torchvision's Resize and RandomCrop (DREML; Vo and Hays)
     crop_ratio_of: Literal["image", "absolute", "square"] = "image"
     flip: Probability = 0.0  # of a horizontal flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, ImageNet policy
-
     affine: Probability = 0.0  # of shift, zoom and rotation
     shift: Fraction = 0.0  # up to this fraction of the sides, either way
     zoom: Fraction = 0.0  # larger or smaller by up to this fraction
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0  # up to so many degrees, either way
     affine_border: Literal["black", "mirror"] = "black"  # fill beyond the image
-
     color: NonNegativeFloat = 0.0  # strength of brightness, contrast and saturation jitter
     brightness: NonNegativeFloat | None = None  # null: `color`; also for the next two
     contrast: NonNegativeFloat | None = None  # around the mean grey of the image
     saturation: NonNegativeFloat | None = None  # around the greyscale image
-    # Adds up to so many grey levels, either way; `brightness` multiplies. Albumentations' brightness
-    # of .1 is 25.5 here (2nd and 6th place); its contrast, around black, is our `brightness`.
-    # TensorFlow's brightness of .1 is 25.5 too (3rd place)
+    # Adds up to so many grey levels, either way; `brightness` multiplies. A brightness of .1 is 25.5 here for
+    # Albumentations (2nd, 6th place; its contrast, around black, is our `brightness`) and TensorFlow (3rd)
     brightness_levels: Annotated[float, Field(ge=0, le=255)] = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # up to this fraction of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
@@ -73,7 +65,6 @@ class AugmentConfig(Config):
     color_share: Probability = 0.8
     rgb_shift_share: Probability | None = None  # null: color_share; 6th place: .5
     gray: Probability = 0.0  # of conversion to greyscale
-
     blur: Probability = 0.0  # of a Gaussian blur
     jpeg: Probability = 0.0  # of an extra JPEG compression
     jpeg_quality: Range[Quality] = [50, 100]  # of the extra compression
@@ -81,10 +72,8 @@ class AugmentConfig(Config):
     erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
     erase_boxes: PositiveInt = 1  # 6th place: 8 (albumentations' default)
     erase_color: Literal["grey", "black"] = "grey"  # black: 1st, 2nd and 6th place
-
-    # Probability of blending a view with one of another training image, by a weight from 0 to 1. A
-    # student then imitates its teachers between images (Beyer et al., Knowledge distillation: A good
-    # teacher is patient and consistent, CVPR 2022, 3)
+    # Probability of blending a view with one of another training image, by a weight from 0 to 1: a student
+    # then imitates its teachers between images (Beyer et al., CVPR 2022, 3)
     mixup: Probability = 0.0
 
     @property
@@ -105,22 +94,16 @@ class AugmentConfig(Config):
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
             yield "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
         if self.crop_ratio_of == "absolute" and self.fit != "squash":
-            yield (
-                "crop_ratio_of",
-                "absolute is torchvision's RandomResizedCrop, which squashes the crop to a square;"
-                " set fit: squash, or crop_ratio_of: image",
-            )
+            yield "crop_ratio_of", "absolute is of squashed crops; set fit: squash, or image here"
         if self.full_size and not self.distorts:
-            off = "auto, affine, hue, rgb_shift, blur and jpeg, which are all off"
-            yield "full_size", f"applies to {off}; raise one, or set full_size to false"
+            yield "full_size", "applies to auto, affine, hue, rgb_shift, blur and jpeg; raise one"
 
 
 class _Sampler(Config):
     images_per_class: PositiveInt | None = None  # K of a P x K batch; null: ignore classes
     # Classes of fewer than K images. repeat: a second view of an image may be its positive
     rare_classes: Literal["leave_out", "repeat"] = "leave_out"
-    # Draw images by the manifest's weight column, if any. Set it to false with images_per_class, which
-    # draws all classes of a domain equally often.
+    # Draw images by the manifest's weight column, if any; set it to false with images_per_class
     weights: bool = True
 
 
@@ -167,11 +150,10 @@ class SpecialistStepsConfig(_WithFactors):
 
 
 class LossDrivenConfig(_WithFactors):
-    """Draw domains in proportion to their recent loss (after UDON's dynamic sampler), one period delayed.
+    """Draw domains in proportion to their recent loss (after UDON's dynamic sampler).
 
-    UDON and task `online` weigh by the classification loss of each domain's teacher. Other tasks weigh
-    by their training loss. Losses of period n set the shares of period n + 2, so that a loader that
-    reads ahead always knows its shares.
+    It is that of each domain's teacher in task `online`, as in UDON, else the training loss. Losses of period
+    n set the shares of period n + 2, so that a loader that reads ahead knows its shares.
     """
 
     name: Literal["loss_driven"]
@@ -182,8 +164,7 @@ class LossDrivenConfig(_WithFactors):
 class ShardsConfig(Config):
     """Shuffle the shards of an index, then the images within a window of shards, ignoring domains.
 
-    Every image occurs once in an epoch. Reads stay within a few shards, which suits hard disks.
-    `data.manifest` must be an index of shards.
+    Every image occurs once in an epoch. `data.manifest` must be an index of shards.
     """
 
     name: Literal["shards"]

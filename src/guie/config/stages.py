@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.model import BatchNorm, BatchNormMode, Fraction
 from guie.config.sampling import AugmentConfig, MixedConfig, SamplerConfig
+from guie.config.types import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 
 
 class _ByPart(Config):
@@ -58,12 +58,10 @@ class WeightDecays(_ByPart):
 class OptimizerConfig(Config):
     """The optimizer. AdamW decouples weight decay from the gradient; Adam and SGD add it."""
 
+    NEEDS = {"momentum": ("name", "sgd")}
+
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     momentum: Fraction = 0.0  # for sgd
-
-    def faults(self) -> Iterator[Fault]:
-        if self.momentum and self.name != "sgd":
-            yield "momentum", f"is for sgd, and the optimizer is {self.name}; drop one"
 
 
 class StepSchedule(Config):
@@ -93,8 +91,8 @@ class CosineSchedule(Config):
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0  # final rate, as a fraction of the peak
-    # Update the rate once per period: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
-    # cell 28) do so once an epoch. null: at every step
+    # Update the rate once per period, as the challenge's 2nd (utils.py) and 5th place (train_arcface.py, cell
+    # 28) once an epoch. null: at every step
     every: Duration | None = None
 
 
@@ -108,18 +106,18 @@ Schedule = Annotated[
 class StageConfig(Config):
     """One stage of training; missing keys come from the block `train`."""
 
+    NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
+
     name: str = "train"  # in logs
     # Passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch by
-    # gradient caching, which costs one more forward pass of the backbone. With other losses, batch
-    # normalisation of the head sees a micro-batch
+    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch, by one
+    # more forward pass of the backbone; with others, batch normalisation of the head sees a micro-batch
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
-    # carry: parameters that trained in the stage before keep their moments and step counts, as with one
-    # optimizer for both stages. Others start without
+    # carry: parameters that trained in the stage before keep their moments and step counts
     optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
     warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
@@ -127,31 +125,26 @@ class StageConfig(Config):
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
-    # Decay all parameters, biases and norms too, as torch does by default: the challenge's 1st, 2nd,
-    # 4th and 5th place, UniFEx, UnED
+    # Decay biases and norms too, as torch does by default: 1st, 2nd, 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
-    # Decay tokens, position embeddings, bias tables and prompts too
-    decay_embeddings: bool = False
+    decay_embeddings: bool = False  # decay tokens, position embeddings, bias tables and prompts too
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping
     clip_grad_value: PositiveFloat | None = None  # per gradient element, either way
-    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without
-    # pretrained weights learn theirs. train: by those of the micro-batch, even where weights are frozen;
-    # running statistics are kept for evaluation. Several processes each use their own images, and those
-    # of the first are saved. synced: by those of all processes (torch.nn.SyncBatchNorm, on GPUs only).
-    # A mapping sets modules by name: {layer4: train} freezes the others
+    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without it
+    # learn theirs. train: by those of the micro-batch, even where weights are frozen; each process
+    # uses its own images, and the first one's running statistics are saved. synced: by those of all processes
+    # (SyncBatchNorm, GPUs only). A mapping sets modules by name: {layer4: train} freezes the others
     batch_norm: BatchNorm = "frozen"
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
-    # Frozen backbone: compute the features of so many random views per image once, cache them on disk,
-    # and cycle through them. null: run the backbone at every step
+    # Frozen backbone: cycle through the cached features of so many random views per image. null: run it
     cached_views: PositiveInt | None = None
-    # Cycle through so many random views per image; teacher outputs are computed once and cached on
-    # disk. null: run teachers on every batch
+    # Cycle through so many random views per image, with cached outputs of teachers. null: run teachers
     repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
@@ -170,24 +163,12 @@ class StageConfig(Config):
 
     def faults(self) -> Iterator[Fault]:
         if self.lr.blocks and self.layer_decay != 1:
-            both = "lr.blocks and layer_decay both set the rates of blocks"
-            yield "", f"{both}; set layer_decay to 1, or lr.blocks to {{}}"
-        if self.ema_carry == "averaged" and self.ema_decay is None:
-            yield "ema_carry", "averaged needs ema_decay, which is null; set it"
-        for key in ("warmup_start", "warmup_every"):
-            if getattr(self, key) and not self.warmup:
-                yield key, "needs warmup, which is null; set warmup, or drop it"
-        warmup = self.warmup
-        if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
-            whole = f"the stage's {self.epochs:g} epochs"
-            yield "warmup", f"must be shorter than {whole}, to reach the peak rates"
-        if self.cached_views and self.lr.trains_features:
-            yield (
-                "cached_views",
-                "features are computed once, but this stage trains the backbone, adapters or prompts;"
-                " set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
-                " cached_views to null",
+            yield "", "lr.blocks and layer_decay both set the rates of blocks; drop one of the two"
+        if self.warmup and self.warmup.steps(1) >= self.epochs and self.warmup.unit == "epochs":
+            yield "warmup", f"must be shorter than the stage's {self.epochs:g} epochs"
+        if self.cached_views and (self.lr.trains_features or self.batch_norm_modes):
+            once = (
+                "features are computed once, but this stage changes them; set batch_norm to frozen,"
             )
-        if self.cached_views and self.batch_norm_modes:
-            changes = "features are computed once, and batch_norm would change them at every step"
-            yield "cached_views", f"{changes}; set batch_norm to frozen, or cached_views to null"
+            rates = "lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}"
+            yield "cached_views", f"{once} {rates}, or cached_views to null"

@@ -7,18 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Seed
 from guie.config.model import Fit, NormSide, Pool
-
-MOST_SEEDS = 1000
+from guie.config.types import Config, Fault, Names, Pixels, PositiveInt, Seed
 
 
 def _counted(value: Any) -> Any:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return value
-    if value > MOST_SEEDS:
-        raise ValueError(f"a count is at most {MOST_SEEDS:,}; write one seed as [{value}]")
-    return list(range(value))
+    if type(value) is int and value > 1000:
+        raise ValueError(f"a count is at most 1,000; write one seed as [{value}]")
+    return list(range(value)) if type(value) is int else value
 
 
 def _each_once(values: list[Any]) -> list[Any]:
@@ -36,18 +32,18 @@ Seeds = Annotated[
 class ScoredOn(Config):
     """Test data for the best weights of each run."""
 
+    NEEDS = {"root": "manifest"}
+
     manifest: str | None = None  # null: the run's own
     root: str | None = None  # default: the manifest's folder; for the run's manifest, its root
     split: Literal["val", "test"] = "test"  # of the manifest
     index: Literal["merged", "separate"] = "merged"  # one index of all domains, or one each
 
-    def faults(self) -> Iterator[Fault]:
-        if self.root is not None and self.manifest is None:
-            yield "root", "needs manifest, which is null; set manifest too"
-
 
 class EvaluateConfig(Config):
     """Scores models of rows above in another way; trains nothing."""
+
+    NEEDS = {"pool": "layers", "norm": "layers"}
 
     # A row above (same seed), `NAME, seed 2`, or any model for embed.py; or one for each domain
     models: str | Annotated[dict[str, str], Field(min_length=1)]
@@ -64,11 +60,6 @@ class EvaluateConfig(Config):
         """Return the models by domain; of a single model, by an empty name."""
         return {"": self.models} if isinstance(self.models, str) else self.models
 
-    def faults(self) -> Iterator[Fault]:
-        for key in ("pool", "norm"):
-            if getattr(self, key) is not None and self.layers is None:
-                yield key, "needs layers, which is null; set layers too"
-
 
 class RowConfig(Config):
     """Changes of a row to the study's run; other keys are keys of the run's config.
@@ -82,9 +73,8 @@ class RowConfig(Config):
     seeds: Seeds | None = None  # null: the study's
     # Also train without the domains of each fold of the study; a number: for its first so many seeds
     unseen: bool | Annotated[int, Field(ge=1)] = False
-    # An ensemble, like a file of configs/compose/ without name and out; excludes other keys. A member
-    # is the name of a row above (same seed), `NAME, seed 2`, `NAME, seed +2` (this row's seed and 2), or any
-    # other model. Teachers of a task distillation are named in the same way
+    # An ensemble, like a file of configs/compose/ without name and out; excludes other keys. A member, as a
+    # teacher, is a row above (same seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any other model
     compose: dict[str, Any] | None = None
     # Another way to score models of rows above; excludes other keys
     evaluate: EvaluateConfig | None = None
@@ -96,18 +86,11 @@ class RowConfig(Config):
         settings = [*(self.model_extra or {}), *(["grid"] if self.grid else [])]
         for key in ("compose", "evaluate"):
             if getattr(self, key) is not None and settings:
-                both = f"trains no run, but {settings[0]} configures one"
-                yield key, f"{both}; drop one of the two"
+                yield key, f"trains no run, but {settings[0]} configures one; drop one of the two"
         if self.compose is not None and self.evaluate is not None:
-            yield (
-                "evaluate",
-                "excludes compose; give the ensemble a row of its own, and name it here",
-            )
+            yield "evaluate", "excludes compose; give the ensemble a row, and name that here"
         if self.unseen and self.evaluate and (self.evaluate.reduce or "").startswith("pca"):
-            yield (
-                "unseen",
-                "does not apply to a PCA of evaluate, which is fitted on all domains; use compose",
-            )
+            yield "unseen", "the PCA of evaluate is fitted on all domains; use compose"
 
 
 class StudyConfig(Config):
@@ -131,20 +114,19 @@ class StudyConfig(Config):
         for name, row in self.rows.items():
             if row.unseen and not self.unseen:
                 yield "unseen", f"has no fold, and row {name!r} needs one; add one"
-        left_out = sorted(domain for domains in self.unseen.values() for domain in domains)
-        for domain in left_out:
-            if left_out.count(domain) > 1:
-                yield "unseen", f"{domain} is left out by two folds; drop it from one"
+        left_out = [domain for domains in self.unseen.values() for domain in domains]
+        for domain in sorted(d for d in left_out if left_out.count(d) > 1):
+            yield "unseen", f"{domain} is left out by two folds; drop it from one"
 
 
 # A row's name, or several: the one with the best R@1 on val counts
-Choice = Annotated[
-    Names, Field(min_length=1), BeforeValidator(lambda row: [row] if isinstance(row, str) else row)
-]
+Choice = Annotated[Names, BeforeValidator(lambda row: [row] if isinstance(row, str) else row)]
 
 
 class ClaimConfig(Config):
     """A comparison of two rows of a study, and which of them its source puts above."""
+
+    NEEDS = {"headline": ("direction", "row", "against")}
 
     paper: str
     claim: str  # what the source claims; of a comparison of our own, what is compared
@@ -155,16 +137,13 @@ class ClaimConfig(Config):
     study: str  # a file of this folder, without .yaml
     row: Choice
     against: Choice
-    # Or test mMP@5, unseen R@1, or a protocol's headline, for example `puma: unified R@1`
-    score: str = "test R@1"
+    score: str = "test R@1"  # or unseen R@1, or a protocol's headline, such as `puma: unified R@1`
     domain: str | None = None  # null: the mean over the domains
     headline: bool = False  # the paper's main claim, for README.md
 
     def faults(self) -> Iterator[Fault]:
         if self.domain is not None and not self.score.startswith("test "):
             yield "domain", f"needs a score on test, and score is {self.score}; drop domain"
-        if self.headline and self.direction == "none":
-            yield "headline", "needs a direction of row or against; drop headline"
 
 
 class ClaimsConfig(Config):

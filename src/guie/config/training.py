@@ -7,19 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat
 
-from guie.config.base import (
-    BatchSize,
-    Config,
-    Fault,
-    Name,
-    Output,
-    PositiveInt,
-    Seed,
-    Width,
-    Workers,
-    remedy,
-)
-from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig
+from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig, Task
 from guie.config.durations import Steps
 from guie.config.losses import (
     PER_IMAGE,
@@ -34,21 +22,33 @@ from guie.config.losses import (
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig, ShardsConfig
 from guie.config.stages import StageConfig
+from guie.config.types import (
+    BatchSize,
+    Config,
+    Fault,
+    Images,
+    Name,
+    Output,
+    PositiveInt,
+    Seed,
+    Width,
+    Workers,
+    remedy,
+)
 
-# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless batch
-# normalisation sees a micro-batch.
-FREE = {
-    *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
-    *("accumulate", "on_out_of_memory", "trackers"),
-}
-# Names of accelerate's trackers, which are names of modules too.
+# Changing these gives the same run; for the first two up to rounding, unless batch normalisation sees them
+FREE = {"accumulate", "on_out_of_memory", "workers", "keep_checkpoints", "checkpoint_every"}
+FREE |= {"copy_frozen", "trackers"}
+# Names of accelerate's trackers, which are names of modules too
 Tracker = Literal[
     "tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "trackio"
 ]
 
 
-class ClassificationConfig(Config):
+class ClassificationConfig(Task):
     """A loss on the labels; by default a margin softmax over all classes of all domains."""
+
+    NEEDS = {"projector_input": "projector"}
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
@@ -59,42 +59,27 @@ class ClassificationConfig(Config):
     # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
     # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
     projector: list[Width] = []
-    # What the first of these Linears sees. embedding: the vector of unit length. relu: the head's output
-    # behind a ReLU, not normalised (Vo and Hays' code)
+    # What the first of them sees: the embedding of unit length, or a ReLU of the head's output (Vo and Hays)
     projector_input: Literal["embedding", "relu"] = "embedding"
-
-    def faults(self) -> Iterator[Fault]:
-        if self.projector_input == "relu" and not self.projector:
-            yield "projector_input", "relu needs projector, which is []; set it, or drop it"
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Losses on labels: one."""
         return [self.loss]
 
     @property
     def compares_images(self) -> bool:
-        """Whether an image's loss depends on the others, so that it must see the whole batch."""
         return not isinstance(self.loss, PER_IMAGE)
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         return [*model.parts(), "classes", *(["projector"] if self.projector else [])]
 
 
-class ContrastiveConfig(Config):
+class ContrastiveConfig(Task):
     """Image-text contrastive loss on the manifest's captions, as in CLIP pretraining."""
 
     name: Literal["contrastive"]
-    compares_images: ClassVar = True  # an image with the captions of others
-
-    @property
-    def losses(self) -> list[LossConfig]:
-        """Losses on labels: none."""
-        return []
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates."""
         return ["backbone"]
 
 
@@ -105,28 +90,26 @@ TaskConfig = Annotated[
 ]
 
 
-class DataConfig(Config):
+class DataConfig(Images):
     """The training and validation data."""
 
-    manifest: str  # of curate.py: CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     # domains excluded from training and validation, to measure generalisation to unseen domains
     leave_out: list[str] = []
     # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
     workers: Workers | None = None
 
 
-class GenericImagesConfig(Config):
+class GenericImagesConfig(Images):
     """Generic images on which the features should stay close to the pretrained ones."""
 
-    manifest: str  # CSV or Parquet
-    root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # its split to read
     batch_size: BatchSize = 32  # over all processes
 
 
 class RetentionConfig(Config):
     """Loss terms against forgetting, in stages that train the backbone."""
+
+    NEEDS = {"generic": "features"}
 
     # weight of the squared distance of backbone weights from the pretrained ones (L2-SP)
     weights: NonNegativeFloat = 0.0
@@ -137,8 +120,6 @@ class RetentionConfig(Config):
     def faults(self) -> Iterator[Fault]:
         if not (self.weights or self.features):
             yield "", "weights and features are both 0; raise one, or set retention to null"
-        if self.generic and not self.features:
-            yield "", "generic needs features, which is 0; raise features, or drop generic"
 
 
 class RunConfig(Config):
@@ -148,15 +129,11 @@ class RunConfig(Config):
 
     name: Name  # of the run folder
     out: Output = "runs"  # the parent of the run folder
-    # Initial weights: a run or model soup with the same backbone. Class weights are reinitialised, and
-    # `retention` still refers to the pretrained weights. null: pretrained
+    # Initial weights: a run or model soup with the same backbone, without class weights; `retention` still
+    # refers to the pretrained ones. null: pretrained
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
-    # Of autocast; weights stay in float32
-    precision: Annotated[
-        Literal["no", "bf16", "fp16"],
-        BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
-    ] = "no"
+    precision: Literal["no", "bf16", "fp16"] = "no"  # Of autocast; weights stay in float32
     log_every: Steps = 20  # a line of metrics.jsonl
     # Where the log goes, in addition to metrics.jsonl; each must be installed
     trackers: list[Tracker] = ["tensorboard"]
@@ -189,39 +166,42 @@ class RunConfig(Config):
 
     def recompute_fault(self, stage: StageConfig) -> str | None:
         """Return why statistics of batch normalisation may not move in this stage's backbone, if so."""
-        halves = self.on_out_of_memory == "halve"
-        if not self.task.compares_images or not (halves or stage.accumulate > 1):
+        divided = stage.accumulate > 1 or self.on_out_of_memory == "halve"
+        if not (self.task.compares_images and divided):
             return None
-        key = (
-            f"accumulate {stage.accumulate}" if stage.accumulate > 1 else "on_out_of_memory: halve"
-        )
-        return (
-            f"{key} runs the backbone twice on each micro-batch, because the loss compares images; its"
-            " batch normalisation would count each twice and never see the batch; set accumulate to 1"
-            " and on_out_of_memory to stop"
-        )
+        why = "the loss compares images, so the backbone sees each micro-batch twice, and never the batch"
+        return f"{why}; set accumulate to 1 and on_out_of_memory to stop"
 
     def faults(self) -> Iterator[Fault]:
+        modes: set[str] = set()
         for number, stage in enumerate(self.stages):
-            for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
+            before = self.stages[number - 1] if number else None
+            for key, said in (*self._faults_of_stage(stage, before), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
-            if stage.optimizer_state == "carry":
-                alike = [(s.optimizer, self.image_size(s)) for s in self.stages[:number][-1:]]
-                if [(stage.optimizer, self.image_size(stage))] != alike or stage.classes == "reset":
-                    needs = "carry needs the optimizer, image size and classes of a stage before"
-                    yield f"stages.{number}.optimizer_state", f"{needs}; set it to reset"
-        rated = {part for stage in self.stages for part in stage.lr.by_part()}
+            modes |= stage.batch_norm_modes
+            if len(modes) > 1:
+                yield f"stages.{number}.batch_norm", "a run allows one of train and synced"
+        rated = {"backbone", "head", "classes"}
+        rated |= {part for stage in self.stages for part in stage.lr.by_part()}
         for part in self.task.parts(self.model):
-            # A head may be given, as that of a reduced model; the other two have rules of their own
-            if part not in {"backbone", "head", "classes", *rated}:
-                untrained = f"missing in all stages, and {part} has new weights"
-                yield f"stages.0.lr.{part}", f"{untrained}; give their rate, or 0 to freeze them"
-        yield from self._faults_of_model()
-        yield from self._faults_of_batch_norm()
-        if isinstance(self.task, DistillationConfig):
-            yield from self._faults_of_terms(self.task)
+            if part not in rated:
+                new = f"missing in all stages, and {part} has new weights"
+                yield f"stages.0.lr.{part}", f"{new}; give their rate, or 0 to freeze them"
+        if modes and self.gradient_checkpointing:
+            twice = "would count a batch twice in batch_norm"
+            yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
+        if self.model.layers and self.compile:
+            yield "compile", "torch.compile disables the hooks of model.layers; set it to false"
+        yield from self._faults_of_task()
         if self.retention:
-            yield from self._faults_of_retention(self.retention)
+            rates, weights = [stage.lr for stage in self.stages], self.retention.weights
+            if self.model.backbone.pretrained is None:
+                yield "retention", "model.backbone.pretrained is null; set retention to null"
+            if not any(lr.trains_features for lr in rates):
+                yield "retention", "no stage trains the backbone; set retention to null"
+            if weights and not any(lr.trains_backbone for lr in rates):
+                none = "no stage trains the backbone's own weights"
+                yield "retention.weights", f"{none}; set it to 0 (features holds adapters)"
 
     def _faults_of_rates(self, stage: StageConfig) -> Iterator[Fault]:
         """Yield faults of learning rates and weight decays, which are given by part of the task."""
@@ -240,29 +220,32 @@ class RunConfig(Config):
                 missing = f"missing, and loss {loss.name} can have class weights"
                 yield "lr.classes", f"{missing}; give their rate, or 0 to freeze them"
 
-    def _faults_of_stage(self, stage: StageConfig) -> Iterator[Fault]:
-        """Yield keys of a stage that do not apply to the task."""
+    def _faults_of_stage(self, stage: StageConfig, before: StageConfig | None) -> Iterator[Fault]:
+        """Yield keys of a stage that do not apply to the task, or to the stage before."""
         task, losses = self.task, self.task.losses
+        softmaxes = {loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)}
         used = losses[0].name if len(losses) == 1 else f"task {task.name}"
-        softmaxes = [loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)]
-        if task.name == "contrastive" and stage.cached_views:
-            frozen = "task contrastive trains the whole backbone and has no frozen stage"
-            yield "cached_views", f"{frozen}; set it to null"
+        if stage.optimizer_state == "carry":
+            alike = before and (before.optimizer, self.image_size(before))
+            if (stage.optimizer, self.image_size(stage)) != alike or stage.classes == "reset":
+                needs = "carry needs the optimizer, image size and classes of a stage before"
+                yield "optimizer_state", f"{needs}; set it to reset"
         for key, allowed in {"classes": "carry", "softmax_over": "run"}.items():
             if not softmaxes and (given := getattr(stage, key)) != allowed:
                 known = "losses with a margin softmax, such as arcface"
                 yield key, f"{given} is for {known}; {used} allows {allowed}"
-        if stage.margin is not None and not set(softmaxes) - {"softmax"}:
+        if stage.margin is not None and not softmaxes - {"softmax"}:
             yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"
-        if stage.repeated_views:
-            if task.name != "distillation":
-                other = f"is for task distillation, and this is task {task.name}"
-                yield "repeated_views", f"{other}; set it to null"
-            if stage.cached_views:
-                fixed = "cached_views already fixes the views of teachers"
-                yield "repeated_views", f"{fixed}; set it to null"
-            if self.retention and self.retention.generic:
-                yield "repeated_views", "is not supported with retention.generic; set it to null"
+        if stage.classes == "reset" and not stage.lr.of("classes"):
+            yield "classes", "reset with lr.classes 0 leaves class weights random; raise lr.classes"
+        if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
+            yield "batch_norm", f"{said}, or batch_norm to frozen"
+        if stage.repeated_views and task.name != "distillation":
+            yield "repeated_views", f"is for task distillation, not {task.name}; set it to null"
+        if stage.repeated_views and (
+            stage.cached_views or getattr(self.retention, "generic", None)
+        ):
+            yield "repeated_views", "excludes cached_views and retention.generic; set it to null"
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):
                 why = "has no label or caption, so mixup needs teachers and no losses"
@@ -270,84 +253,42 @@ class RunConfig(Config):
             elif any(t.domains for t in task.teachers) or any(c.domains for c in task.criteria):
                 why = "may mix two domains, but some teachers or criteria are for some domains"
                 yield "augment.mixup", f"a blend {why}; set it to 0"
-        if stage.classes == "reset" and not stage.lr.of("classes"):
-            random = "reset with lr.classes 0 would leave class weights random"
-            yield "classes", f"{random}; raise lr.classes, or set classes: carry"
+        terms = task.criteria if isinstance(task, DistillationConfig) else []
+        some = [n for n, term in enumerate(terms) if term.loss and term.domains]
+        if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
+            loss = f"the loss of task.criteria.{some[0]} is for some domains"
+            yield "sampler", f"mixes domains in a batch, but {loss}; use dataset_size or balanced"
 
-    def _faults_of_model(self) -> Iterator[Fault]:
-        task, head = self.task, self.model.head
-        groups = getattr(task, "metaclasses", None)
+    def _faults_of_task(self) -> Iterator[Fault]:
+        """Yield faults of the task that depend on the model and on batches."""
+        task, model, head = self.task, self.model, self.model.head
+        groups, projector = getattr(task, "metaclasses", None), getattr(task, "projector", None)
         if head and head.parts > 1 and groups is None:
             yield "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
-        if head and head.parts > 1 and getattr(task, "projector", None):
+        if head and head.parts > 1 and projector:
             yield "task.projector", "would mix the parts of model.head; drop one of the two"
         if nested := getattr(task, "nested", []):
-            if groups or getattr(task, "projector", None):
+            if groups or projector:
                 yield "task.nested", "excludes task.metaclasses and task.projector; drop it or them"
             if not head or nested != sorted(set(nested)) or nested[-1] >= head.dim:
                 wide = f"model.head.dim, {head.dim}" if head else "model.head, which is null"
                 yield "task.nested", f"needs rising widths below {wide}; correct it"
         if groups and getattr(task.losses[0], "classifier", "joint") == "separate":
-            mixes = "is separate, but a metaclass mixes domains"
-            yield "task.loss.classifier", f"{mixes}; set it to joint"
-        if self.model.layers and self.compile:
-            hooks = "torch.compile disables the hooks of model.layers"
-            yield "compile", f"{hooks}; set compile to false"
+            yield "task.loss.classifier", "metaclasses mix domains; set it to joint"
         if isinstance(task, OnlineConfig) and task.backprop_to == "head" and not head:
             yield "task.backprop_to", "is head, but model.head is null; set it to backbone"
         if task.name == "contrastive":
-            for key in ("adapters", "prompts", "layers"):
-                if getattr(self.model, key):
-                    yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
-            if self.model.backbone.reset:
-                yield "model.backbone.reset", "task contrastive trains a plain CLIP; leave it out"
-            if self.model.backbone.features != "projected":
-                yield (
-                    "model.backbone.features",
-                    "task contrastive compares projected features; leave it out",
-                )
-
-    def _faults_of_batch_norm(self) -> Iterator[Fault]:
-        modes: set[str] = set()
-        for number, stage in enumerate(self.stages):
-            if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
-                yield f"stages.{number}.batch_norm", f"{said}, or batch_norm to frozen"
-            modes |= stage.batch_norm_modes
-            if len(modes) > 1:
-                both = "is train and synced in one run, which allows one kind of layer"
-                yield f"stages.{number}.batch_norm", f"{both}; use one of the two"
-        if modes and self.gradient_checkpointing:
-            twice = "computes blocks twice, which would count a batch twice in batch_norm"
-            yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
-
-    def _faults_of_terms(self, task: DistillationConfig) -> Iterator[Fault]:
-        """Yield criteria that a stage's batches cannot serve."""
-        some = [n for n, term in enumerate(task.criteria) if term.loss and term.domains]
-        for number, stage in enumerate(self.stages):
-            for place, snd in enumerate(term.relation for term in task.criteria):
-                if not isinstance(snd, SndConfig):
-                    continue
-                others = stage.batch_size - 1 + snd.queue
+            added = {key: getattr(model, key) for key in ("adapters", "prompts", "layers")}
+            added["backbone.reset"] = model.backbone.reset
+            added["backbone.features"] = model.backbone.features != "projected"
+            for key in (key for key, value in added.items() if value):
+                yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
+        terms = task.criteria if isinstance(task, DistillationConfig) else []
+        for number, term in enumerate(terms):
+            if isinstance(snd := term.relation, SndConfig):
+                others = min(stage.batch_size for stage in self.stages) - 1 + snd.queue
                 for sigma in (snd.sigma, snd.student_sigma):
                     if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
-                        yield (
-                            f"task.criteria.{place}.relation",
-                            f"perplexity {sigma.perplexity:g} must be below {others}, the other images of"
-                            " batch and queue; lower it, or raise batch_size or queue",
-                        )
-            if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
-                yield (
-                    f"stages.{number}.sampler",
-                    f"mixes domains in a batch, but the loss of task.criteria.{some[0]} is for some"
-                    " only; use dataset_size or balanced, or drop that term's domains",
-                )
-
-    def _faults_of_retention(self, retention: RetentionConfig) -> Iterator[Fault]:
-        rates = [stage.lr for stage in self.stages]
-        if self.model.backbone.pretrained is None:
-            yield "retention", "model.backbone.pretrained is null; set retention to null"
-        if not any(lr.trains_features for lr in rates):
-            yield "retention", "no stage trains the backbone; set retention to null"
-        if retention.weights and not any(lr.trains_backbone for lr in rates):
-            none = "no stage trains the backbone's own weights"
-            yield "retention.weights", f"{none}; set it to 0 (features holds adapters)"
+                        wide = f"perplexity {sigma.perplexity:g} must be below {others}"
+                        said = f"{wide}, the other images of batch and queue; lower it"
+                        yield f"task.criteria.{number}.relation", said

@@ -18,9 +18,9 @@ from pydantic import create_model
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.config.base import Config, remedy, validated
+from guie.config.loading import Values, validated
 from guie.config.losses import CustomConfig, CustomRuleConfig, Margin, MarginSchedule
-from guie.config.reading import SourcedValue
+from guie.config.types import Config, remedy
 from guie.losses.base import Criterion
 from guie.losses.in_batch import InBatchLoss
 from guie.losses.rules import MarginRule, margin_of
@@ -68,7 +68,7 @@ def custom_class(config: CustomConfig) -> tuple[type[nn.Module], dict[str, Any]]
     except Exception as error:  # a name that is not defined, a type that is none
         said = str(error).partition("\n")[0]
         raise UserError(f"{source}: its arguments cannot be settings: {said}") from None
-    checked = validated(SourcedValue.of(config.settings, f"{source}: settings"), model)
+    checked = validated(Values.of(config.settings, f"{source}: settings"), model)
     return kind, {name: getattr(checked, name) for name in model.model_fields}
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 from scipy import stats
 
 from guie.base.errors import UserError
-from guie.config.base import read_written, validated
+from guie.config.loading import load_config
 from guie.config.study import ClaimConfig, ClaimsConfig
 from guie.studies.grid import Plan, Row
 from guie.studies.results import StudyStatus, as_committed
@@ -54,7 +54,7 @@ class Effect:
 
 def read_claims(path: Path) -> list[ClaimConfig]:
     """Read the claims. Raises UserError with one line per error."""
-    return validated(read_written(path), ClaimsConfig).claims
+    return load_config(path, ClaimsConfig).claims
 
 
 def verdict(effect: Effect | None, direction: str) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from guie.base.errors import UserError
-from guie.config.base import plain, read_written, resolve_base, validated
 from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
-from guie.config.reading import SourcedValue, merged, override
+from guie.config.loading import Values, merged, override, read_values, validated, with_base
 from guie.config.study import EvaluateConfig, RowConfig, StudyConfig
 from guie.config.training import FREE, RunConfig
 from guie.evaluation.protocols.catalogue import PROTOCOLS
@@ -195,7 +194,7 @@ def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: st
 
 def read_plan(path: Path) -> Plan:
     """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
-    written = read_written(path)
+    written = read_values(path)
     if not path.stem.strip("."):
         raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
     study = validated(written, StudyConfig, variables=False)
@@ -204,17 +203,17 @@ def read_plan(path: Path) -> Plan:
     jobs: dict[Key, Job] = {}
     faults: list[str] = []
     for name, config in study.rows.items():
-        own = written.value["rows"].value[name]
+        own = written.at("rows", name)
         seeds = config.seeds or study.seeds
         unseen = seeds if config.unseen is True else seeds[: config.unseen]
-        composed = own.get("compose") if config.compose is not None else None
+        composed = own.at("compose") if config.compose is not None else None
         of_models = config.compose is not None or config.evaluate is not None
         points = [(name, composed or common)] if of_models else _points(name, own, config, common)
         names = []
         for full_name, values in points:
             row = Row(full_name, seeds, study.unseen if config.unseen else {}, unseen)
             if any(row.name == other.name for other in rows):
-                faults.append(f"{own.description()}: a second row {row.name!r}; rename one")
+                faults.append(f"{own.location()}: a second row {row.name!r}; rename one")
             rows.append(row)
             names.append(row.name)
             try:
@@ -233,24 +232,24 @@ def read_plan(path: Path) -> Plan:
                 faults += str(error).splitlines()
         faults += _alike(own, names, jobs)
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
-        where = written.value["baseline"].description()
+        where = written.location("baseline")
         faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
     unknown = [name for name in study.protocols if name not in PROTOCOLS]
     if unknown:
-        where = written.value["protocols"].description()
+        where = written.location("protocols")
         faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
     return Plan(path, study, rows, jobs)
 
 
-def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
+def _alike(own: Values, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
     """Yield an error for each row that expands to the same run twice."""
     first: dict[str, str] = {}
     for (name, _, _), job in jobs.items():
         if name in names and first.setdefault(job.identity, name) != name:
             yield (
-                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
+                f"{own.location()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
                 " a stage sets the key itself, vary it there, for example stages.0.lr.classes"
             )
 
@@ -258,7 +257,7 @@ def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iter
 def _jobs(
     row: Row,
     whole: RunConfig | ComposeConfig,
-    written: SourcedValue,
+    written: Values,
     study: StudyConfig,
     above: Mapping[Key, Job],
 ) -> Iterator[Job]:
@@ -283,7 +282,7 @@ def _jobs(
                 yield Job(row.name, seed, fold, config, study, needs, ensemble)
             else:
                 raise UserError(
-                    f"{written.description()}: no member is a row above; for other models use compose.py"
+                    f"{written.location()}: no member is a row above; for other models use compose.py"
                 )
 
 
@@ -291,7 +290,7 @@ def _evaluations(
     row: Row,
     evaluation: EvaluateConfig,
     config: RunConfig,
-    written: SourcedValue,
+    written: Values,
     study: StudyConfig,
     above: Mapping[Key, Job],
 ) -> Iterator[Job]:
@@ -318,7 +317,7 @@ def _rows_above(
     seed: int,
     fold: str | None,
     jobs: Mapping[Key, Job],
-    written: SourcedValue,
+    written: Values,
 ) -> dict[str, Job]:
     """Return the models that are runs of rows above, by name: `ROW`, `ROW, seed 2`, or `ROW, seed +2`.
 
@@ -339,25 +338,22 @@ def _rows_above(
         if key not in jobs:
             message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
             raise UserError(
-                f"{written.description()}: {key[0]} has no run of {message}; give both rows the same seeds"
+                f"{written.location()}: {key[0]} has no run of {message}; give both rows the same seeds"
                 " and folds"
             )
         found[name] = jobs[key]
     return found
 
 
-def _composition(written: SourcedValue, common: SourcedValue) -> ComposeConfig:
+def _composition(written: Values, common: Values) -> ComposeConfig:
     """Validate a `compose` section, with a placeholder name; scored on the runs' val split by default."""
     for key in SET_BY_THE_STUDY:
-        if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.description((key,))}: the study sets it; remove it")
-    value = written.value
-    if isinstance(value, dict):
-        data = common.get("data")
-        keys = {key: data.get(key) for key in ("manifest", "root")} if data else {}
-        val = SourcedValue({key: item for key, item in keys.items() if item}, written.source)
-        value = {"val": val, **value, "name": SourcedValue.of("study", written.source)}
-    return validated(replace(written, value=value), ComposeConfig, variables=False)
+        if key in written.plain:
+            raise UserError(f"{written.location(key)}: the study sets it; remove it")
+    data = common.plain.get("data") or {}
+    val = {key: data[key] for key in ("manifest", "root") if key in data}
+    named = replace(written, plain={"val": val, **written.plain, "name": "study"})
+    return validated(named, ComposeConfig, variables=False)
 
 
 def _without(ensemble: ComposeConfig, left_out: list[str]) -> ComposeConfig:
@@ -374,54 +370,51 @@ OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
 IN_BRACES = re.compile(r"\{([\w.]+)\}")
 
 
-def _common(study: SourcedValue) -> SourcedValue:
+def _common(study: Values) -> Values:
     """Return the common config of all runs, with its base applied. Raises UserError."""
-    own = study.value["run"]
+    own = study.at("run")
     _refuse_own(own)
-    only_base = {key: item for key, item in own.value.items() if key == "base"}
-    rest = {key: item for key, item in own.value.items() if key != "base"}
-    base = resolve_base(replace(own, value=only_base))
-    named = SourcedValue.of("study", base.source, ("name",))  # a placeholder for the runs' names
-    common = replace(base, value={**base.value, "name": named})
-    return _overridden(common, replace(own, value=rest))
+    only_base = {key: item for key, item in own.plain.items() if key == "base"}
+    rest = {key: item for key, item in own.plain.items() if key != "base"}
+    base = with_base(replace(own, plain=only_base))
+    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
+    return _overridden(common, replace(own, plain=rest))
 
 
 def _points(
-    name: str, row: SourcedValue, config: RowConfig, common: SourcedValue
-) -> Iterator[tuple[str, SourcedValue]]:
+    name: str, row: Values, config: RowConfig, common: Values
+) -> Iterator[tuple[str, Values]]:
     """Yield name and config of each row that this row's grid expands to. Raises UserError."""
-    settings = {k: v for k, v in (row.value or {}).items() if k not in RowConfig.model_fields}
-    own = replace(row, value=settings)
+    settings = {k: v for k, v in (row.plain or {}).items() if k not in RowConfig.model_fields}
+    own = replace(row, plain=settings)
     _refuse_own(own)
     values = _overridden(common, own)
     for chosen in product(*config.grid.values()):
         point = dict(zip(config.grid, chosen, strict=True))
-        full_name = _named(name, point, config.grid, row.description())
-        yield full_name, _set(values, point, f"{row.description()}.grid") if point else values
+        full_name = _named(name, point, config.grid, row.location())
+        yield full_name, _set(values, point, f"{row.location()}.grid") if point else values
 
 
-def _overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
+def _overridden(common: Values, own: Values) -> Values:
     """Merge `own` into `common`; keys with dots work as in `--set`."""
-    dotted = {key: item for key, item in own.value.items() if "." in str(key)}
-    rest = {key: item for key, item in own.value.items() if key not in dotted}
-    result = merged(common, replace(own, value=rest))
-    flat = {key: plain(item, variables=False) for key, item in dotted.items()}
-    return _set(result, flat, own.description())
+    dotted = {key: item for key, item in own.plain.items() if "." in str(key)}
+    rest = {key: item for key, item in own.plain.items() if key not in dotted}
+    return _set(merged(common, replace(own, plain=rest)), dotted, own.location())
 
 
-def _set(values: SourcedValue, settings: dict[str, Any], source: str) -> SourcedValue:
-    changed = copy.deepcopy(values)  # other rows share parts of it
+def _set(values: Values, settings: dict[str, Any], source: str) -> Values:
+    changed = Values(
+        copy.deepcopy(values.plain), dict(values.places)
+    )  # other rows share parts of it
     for key, value in settings.items():
         override(changed, key, value, source)
     return changed
 
 
-def _refuse_own(written: SourcedValue) -> None:
+def _refuse_own(written: Values) -> None:
     for key, instead in OF_THE_STUDY.items():
-        if isinstance(written.value, dict) and key in written.value:
-            raise UserError(
-                f"{written.description((key,))}: the study sets it, by {instead}; remove it"
-            )
+        if key in written.plain:
+            raise UserError(f"{written.location(key)}: the study sets it, by {instead}; remove it")
 
 
 def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:

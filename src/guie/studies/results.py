@@ -18,7 +18,7 @@ from typing import Any
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
-from guie.config.base import expanded
+from guie.config.loading import expanded
 from guie.studies.grid import Job, Plan, read_plan
 
 SRC = Path(__file__).parents[2]

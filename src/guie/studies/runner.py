@@ -18,13 +18,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-import yaml
 from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import append_text, remove_own, write_text
 from guie.base.processes import usable_cores
-from guie.config.base import expanded
+from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
 from guie.evaluation.sources import FITTED
 from guie.rows.readable import find_unreadable
@@ -300,9 +299,7 @@ class Workshop:
                 script, options = "compose.py", []
                 remove_own(folder, WRITTEN)  # remains of a killed process
             path = folder.with_name(f"{folder.name}.yaml")
-            write_text(
-                path, yaml.safe_dump(job.written(folders, self.threads, **keys), sort_keys=False)
-            )
+            write_text(path, to_yaml(job.written(folders, self.threads, **keys)))
             if any((folder / CHECKPOINTS).glob("step_*")):
                 append_text(_log(folder), RESUMED)
             self._run(folder, script, "--config", path, *options)

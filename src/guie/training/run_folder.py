@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from guie.base.files import (
     write_json,
     write_text,
 )
-from guie.config import RunConfig, load_config
+from guie.config import RunConfig, load_config, to_yaml
 from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig
 from guie.config.training import FREE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
@@ -84,7 +83,7 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
     """
     begin_record(folder)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
-    write_text(folder / file, yaml.safe_dump(config.model_dump(), sort_keys=False))
+    write_text(folder / file, to_yaml(config.model_dump()))
 
 
 def git_state() -> dict[str, Any] | None:

@@ -115,11 +115,11 @@ def test_contradicted_spares_labels_that_could_not_be_guessed():
     [
         (
             {"classes": {"sedan": ["a"], "cars/bus": ["b"]}},
-            "'sedan' is not of the form domain/class",
+            "must be of the form domain/class",
         ),
-        ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "is not of the form domain/class"),
+        ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "must be of the form domain/class"),
         ({"mode": "check", "max_images": 3}, "max_images: is for mode label"),
-        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "needs exactly one {}"),
+        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "exactly one {}"),
         ({"clip": {"model": "timm:x:y"}}, "should match pattern"),
     ],
 )

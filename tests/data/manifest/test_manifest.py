@@ -194,8 +194,8 @@ def test_queries_without_positive_agrees_with_its_definition(seed):
     [
         ("domains: {toys: {shared: true}}", "domains.toys.shared"),
         ("domains: {toys: {shared_classes: 1}}", "domains.toys.shared_classes"),
-        ("- a list", "the file"),
-        ("domains: [", "line 1|line 2"),
+        ("- a list", "must be a mapping"),
+        ("domains: [", r"yaml:1: not valid YAML"),
     ],
 )
 def test_bad_sidecar_is_refused(written, sidecar, fault):
@@ -247,4 +247,4 @@ def test_index_is_train_excuses_nothing_else(written, row):
 def test_a_domain_that_is_declared_twice_is_refused(written):
     """The last one would count without a word."""
     twice = "domains:\n  toys: {shared_classes: true}\n  toys: {}"
-    assert "line 3: key 'toys' is already in line 2" in refusal(written(sidecar=twice))
+    assert 'yaml:3: not valid YAML: found duplicate key "toys"' in refusal(written(sidecar=twice))

@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
-from guie.config.base import Config, load_config
+from guie.config.loading import load_config
 from guie.config.sampling import SamplerConfig, sampler_config
+from guie.config.types import Config
 from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
 from guie.data.sampling.streams import key
 

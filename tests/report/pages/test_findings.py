@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-import yaml
 from mix_report import MERGES, ODD, finding, summary
 from page_parser import Page
 
 from guie.config.data import CleaningConfig
+from guie.config.loading import parsed
 from guie.report.pages.mix import OF_ONE, SHOWN, accepting, groups
 
 
@@ -80,5 +80,5 @@ def test_both_images_of_a_dropped_conflict_are_marked(written):
 
 
 def test_accepted_merges_are_a_legal_config():
-    block = yaml.safe_load(accepting(MERGES.to_dict("records")))
+    block = parsed(accepting(MERGES.to_dict("records"))).plain
     assert CleaningConfig(**block["clean"]).merge == {"a: <b>": 'c "d"'}

@@ -16,13 +16,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import yaml
-from pydantic import ValidationError
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import write_text
-from guie.config.base import Config
-from guie.config.reading import read_yaml
+from guie.config.loading import load_config, to_yaml
+from guie.config.types import Config
 from guie.data.images import Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
@@ -68,17 +66,7 @@ def read_sidecar(path: Path) -> Sidecar:
     Raises UserError for an invalid sidecar.
     """
     file = sidecar_path(path)
-    if not os.path.lexists(file):
-        return Sidecar()
-    try:
-        return Sidecar.model_validate(read_yaml(file) or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "the file"
-        raise UserError(
-            f"{file}: the sidecar of {path.name}: {key}: {first['msg']}; write `decode: seen` or host, and"
-            " overlaps as `domains: {<domain>: {shared_classes: true}}` or index_is_train"
-        ) from None
+    return load_config(file, Sidecar) if os.path.lexists(file) else Sidecar()
 
 
 def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
@@ -89,7 +77,7 @@ def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
         return
     said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
     if not file.is_file() or read_sidecar(manifest) != sidecar:
-        write_text(file, yaml.safe_dump(said))
+        write_text(file, to_yaml(said))
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 from markupsafe import Markup
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
+from guie.config import to_yaml
 from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, size_histogram, stages
 from guie.report.figures.mix import described, histograms
@@ -243,7 +243,7 @@ def _together(pairs: pd.DataFrame) -> np.ndarray:
 def accepting(merges: Sequence[Mapping[str, Any]]) -> str:
     """Return the config lines that accept merges, each a row of `suggest_merges`."""
     block = {"clean": {"merge": {merge["label"]: merge["into"] for merge in merges}}}
-    return yaml.safe_dump(block, sort_keys=False, allow_unicode=True)
+    return to_yaml(block)
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
@@ -331,7 +331,7 @@ def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     return {
         "summary": summary,
         "domains": [_domain(*counts) for counts in summary["domains"].items()],
-        "config": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+        "config": to_yaml(config),
         "limit": ROWS,
         "labels": summary.get("pseudo_labels"),
         "galleries": shown,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from guie.config.loading import read_values
 from guie.evaluation.protocols.catalogue import PROTOCOLS
 
 PERCENT = 100.0
@@ -86,7 +86,7 @@ def papers() -> list[Paper]:
     """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
     folder = files("guie.report").joinpath("published")
     found = sorted(folder.iterdir(), key=lambda file: file.name)
-    return [Paper.model_validate(yaml.safe_load(f.read_text(encoding="utf-8"))) for f in found]
+    return [Paper.model_validate(read_values(str(f)).plain) for f in found]
 
 
 def beside(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Beside]:
