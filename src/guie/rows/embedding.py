@@ -34,7 +34,8 @@ from guie.rows.launching import Remote
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
-LEAST, BLOCK = 16, 4096  # images per process whose rows leave the device, and are gathered, at once
+LEAST = 16  # blocks of a part, if it has as many batches
+BLOCK = 4096  # images at most whose rows leave the device, and are written, at once
 # Devices that resize and normalise images themselves. A CPU would take as long as its loaders.
 PREPROCESSING = ("cuda",)
 PIECE = 16  # decoded images that a loader sends at once: they are larger than network inputs
@@ -102,7 +103,7 @@ def embed_dataset(
 
 
 def block_starts(count: int, parts: int, batch_size: int) -> range:
-    """Return where blocks of whole batches begin: about LEAST a part, so that processes get alike."""
+    """Return where blocks of whole batches begin: at least LEAST a part, so that processes get alike."""
     batches = min(BLOCK // batch_size, -(-count // (batch_size * parts * LEAST)))
     return range(0, count, batch_size * max(1, batches))
 
