@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import curate
 import embed
 from guie.base.errors import UserError
-from guie.data.shards.storage import listed, whole_object
+from guie.data.shards.storage import delete, listed, put, whole_object
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -78,3 +80,40 @@ def test_no_such_bucket_is_said_in_a_line(bucket: str, monkeypatch) -> None:
     monkeypatch.setattr("guie.data.shards.storage.WAITS_S", ())
     with pytest.raises(UserError, match="^s3://none/[^\n]*$"):
         fill(Store("s3://none/rows", {}), keys(NAMES), OnCores(lengths, NAMES, COLUMNS, 1))
+
+
+def test_class_folders_in_a_bucket_are_curated_and_embedded(
+    bucket: str, toy_manifest: Path, tmp_path: Path, capsys
+) -> None:
+    """Loose objects: listed once, read by their URLs, and only a new one is embedded later."""
+    rows = pd.read_csv(toy_manifest).query("split == 'test'").groupby("label").head(2)[:12]
+    for path, label in rows[["image_path", "label"]].itertuples(index=False):
+        put(f"{bucket}/{label}/{Path(path).name}", (toy_manifest.parent / path).read_bytes())
+    put(f"{bucket}/{rows['label'].iloc[0]}/Thumbs.db", b"no image")
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(
+        f"name: products\nout: {tmp_path}/products.csv\nroot: {bucket}\nbenchmark: true\n"
+        f"sources: [{{kind: folder, path: '{bucket}', domain: toy, split: test}}]\n"
+    )
+    curate.main(["--config", str(mix)])
+    table = pd.read_csv(tmp_path / "products.csv")
+    assert len(table) == 12 and set(table["label"]) == {f"toy/{label}" for label in rows["label"]}
+    words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", f"{tmp_path}/products.csv"]
+    words += ["--root", bucket, "--out", str(tmp_path / "E.npz")]
+    there = np.load(embed.main([*words, "--workers", "0"]))
+    for path in table["image_path"]:
+        (tmp_path / "here" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here" / path).write_bytes(whole_object(f"{bucket}/{path}"))
+    words[5:] = [str(tmp_path / "here"), "--out", str(tmp_path / "here.npz"), "--workers", "0"]
+    here = np.load(embed.main(words))
+    assert np.array_equal(here["embedding"], there["embedding"])
+
+    replaced = table["image_path"].iloc[0]
+    put(f"{bucket}/{replaced}", whole_object(f"{bucket}/{table['image_path'].iloc[-1]}"))
+    words[5:] = [bucket, "--out", str(tmp_path / "E.npz"), "--workers", "2"]
+    again = np.load(embed.main(words))
+    assert " (1 new)" in capsys.readouterr().out.splitlines()[-1]
+    np.testing.assert_allclose(again["embedding"][0], there["embedding"][-1], atol=1e-5)
+    delete(f"{bucket}/{replaced}")
+    with pytest.raises(UserError, match=rf"{replaced} \(test\): .* no such object"):
+        embed.main(words)

@@ -61,7 +61,7 @@ from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecar_path
 from guie.data.names import refuse_alike
-from guie.data.shards.address import shown, url_of
+from guie.data.shards.address import as_path, shown, url_of
 from guie.evaluation.text import ClassTexts, class_texts
 from guie.models.loading import open_model, refuse_no_model
 from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
@@ -146,7 +146,7 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
             print(f"{source.kind}: warning: {warning}", file=sys.stderr)
         return read, skipped
     if isinstance(source, FolderSource):
-        folder = unpacked(source.path, source.encoding)
+        folder = unpacked(as_path(source.path), source.encoding)
         table, skipped = read_folder(folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):

@@ -16,6 +16,7 @@ import xxhash
 
 from guie.base.arguments import CHECK_CONTENT
 from guie.base.errors import UserError, why_unreadable
+from guie.data.shards.address import shown, url_of
 from guie.data.shards.opening import states_in_shards
 from guie.data.shards.storage import content_hash
 
@@ -127,7 +128,8 @@ def readable_states(
     bad = np.setdiff1d(np.flatnonzero(~found.readable_N), without)
     if len(bad):
         (first,) = absolute(root, [found.names[bad[0]]])
-        why = why_unreadable(first, "image") or f"{first}: cannot be read"
+        why = None if url_of(first) else why_unreadable(first, "image")
+        why = why or f"{shown(first)}: cannot be read"
         raise UserError(
             f"{why} ({len(bad):,} of {len(found):,} images); the root must be the folder that image_path"
             " is relative to"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
 from guie.data.names import (
+    HEAD_BYTES,
     copies,
     foreign,
     read_head,
@@ -19,6 +21,8 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
+from guie.data.shards.address import url_of
+from guie.data.shards.storage import objects_below, read_object
 
 COLUMNS = ("image_path", "label", "domain", "split", "role")
 
@@ -28,8 +32,8 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
 
     `a/b/x.jpg` has class `a/b` and label `<domain>/a/b`. In val and test every image is both query
     and index. Files are recognised by `guie.data.names`. Links to folders are not followed, as they may form
-    loops, nor links to files outside `folder`. Raises UserError if the folder does not exist or has no image,
-    or if its classes are splits.
+    loops, nor links to files outside `folder`. It may be in a bucket. Raises UserError if the folder does not
+    exist or has no image, or if its classes are splits.
     """
     found, skipped = _images(Path(folder))
     images = []
@@ -59,18 +63,34 @@ def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
 
 def _images(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return the images below, sorted, and other files by reason. Raises UserError if there is no folder."""
-    if why := why_unreadable(folder, "folder"):
+    url = url_of(folder)
+    why = None if url else why_unreadable(folder, "folder")
+    if why:
         raise UserError(why)
-    real = os.path.realpath(folder)
     images, skipped = [], Counter[str]()
-    for file, entry in walk(folder):
-        if reason := _why_not(file, entry, real):
+    for file, reason in _listed(url) if url else _walked(folder):
+        if reason:
             skipped[reason] += 1
         else:
             images.append(file)
     made = copies(set(map(os.path.dirname, images)))
     skipped.update(made[parent] for file in images if (parent := os.path.dirname(file)) in made)
     return sorted(file for file in images if os.path.dirname(file) not in made), skipped
+
+
+def _walked(folder: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield each file below a folder, with the reason that it is no image."""
+    real = os.path.realpath(folder)
+    for file, entry in walk(folder):
+        yield file, _why_not(file, entry, real)
+
+
+def _listed(url: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each object below a folder, with the reason that it is no image; a name with / is a folder."""
+    for name in objects_below(url):
+        file = name.removeprefix(f"{url}/")
+        if not file.endswith("/"):
+            yield file, why_no_image(file, partial(read_object, name, HEAD_BYTES))
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -12,13 +13,14 @@ import numpy as np
 from guie.base.errors import UserError
 from guie.data.shards.address import may_be_index, shown, split_address, url_of
 from guie.data.shards.cached import Places, open_places
-from guie.data.shards.storage import fetch_ahead, read_range
+from guie.data.shards.storage import fetch_ahead, objects_below, read_object, read_range
 
 
 class States(NamedTuple):
-    """Of N paths: size in bytes, and a number that changes with the content; -1 if absent from its index.
+    """Of N paths: size in bytes, and a number that changes with the content; -1 if there is no such image.
 
-    `in_shard_N` is False where the path is that of a file; the others are -1 there, too.
+    `in_shard_N` is also True for objects. It is False where the path is that of a file; the others are -1
+    there, too.
     """
 
     in_shard_N: np.ndarray
@@ -27,18 +29,14 @@ class States(NamedTuple):
 
 
 def open_in_shard(path: str) -> io.BytesIO | None:
-    """Return the bytes of an image in a shard; None if the path is that of a file.
+    """Return the bytes of an image in a shard, or of an object; None if the path is that of a file.
 
-    Raises UserError: no such image in the index, or as `read_range`.
+    Raises UserError: no such image in the index, no such object, or as `read_range`.
     """
     address = split_address(path)
     if address is None:
-        if url := url_of(path):
-            raise UserError(
-                f"{url}: images in object storage must be in shards; write them by curate.py --shards,"
-                " and name their index.parquet as the manifest"
-            )
-        return None
+        url = url_of(path)
+        return io.BytesIO(read_object(url)) if url else None
     index, image_path = address
     found = open_places(index).range_of(image_path)
     if found is None:
@@ -51,15 +49,20 @@ def fetch_images(paths: Sequence[str]) -> None:
 
     Other paths are ignored. Raises UserError if an index cannot be read.
     """
-    remote = [address for path in paths if url_of(path) and (address := split_address(path))]
-    found = [open_places(index).range_of(image_path) for index, image_path in remote]
-    fetch_ahead([one for one in found if one is not None])
+    found, objects = [], []
+    for path in paths:
+        if url := url_of(path):
+            if address := split_address(path):
+                found.append(open_places(address[0]).range_of(address[1]))
+            else:
+                objects.append(url)
+    fetch_ahead([one for one in found if one is not None], objects)
 
 
 def states_in_shards(paths: Sequence[str]) -> States:
-    """Return the state of each image that is in a shard.
+    """Return the state of each image that is in a shard, or in object storage, which is listed.
 
-    Raises UserError if a shard is missing or has another size than indexed.
+    Raises UserError if a shard is missing or has another size than indexed, or objects cannot be listed.
     """
     in_shard_N = np.zeros(len(paths), bool)
     size_N, content_N = np.full((2, len(paths)), -1)
@@ -70,6 +73,15 @@ def states_in_shards(paths: Sequence[str]) -> States:
         numbers, row_N = numbers[found], row_N[found]
         size_N[numbers] = places.size_N[row_N]
         content_N[numbers] = places.content_N[row_N] >> np.uint64(1)
+    objects = {
+        n: url for n, path in enumerate(paths) if not in_shard_N[n] and (url := url_of(path))
+    }
+    if objects:
+        folder = url_of(os.path.commonpath([os.path.dirname(paths[n]) for n in objects]))
+        known = objects_below(str(folder))
+        for number, url in objects.items():
+            in_shard_N[number] = True
+            size_N[number], content_N[number] = known.get(url, (-1, -1))
     return States(in_shard_N, size_N, content_N)
 
 

@@ -45,6 +45,7 @@ CREDENTIALS = {
 DENIED = "^Forbidden|failed to authenticate"  # neither gcsfs nor adlfs has a class of error for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
+WHOLE = -1  # in place of an offset: the whole object
 _AHEAD: dict[tuple[str, int], bytes] = {}  # by URL and offset: what `fetch_ahead` fetched
 
 
@@ -77,14 +78,15 @@ def read_range(shard: str, offset: int, size: int, content: int) -> bytes:
     return data
 
 
-def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]]) -> None:
-    """Fetch ranges of objects that are not cached, all at the same time, for `read_range` to take.
+def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]], objects: Sequence[str] = ()) -> None:
+    """Fetch what is not cached, all at the same time, for `read_range` and `read_object` to take.
 
     Neighbours in a shard are fetched by one request. Ranges on disk are ignored, and what fails is left to
-    `read_range`, which tries again and says why.
+    these two, which try again and say why.
 
     Args:
         ranges: shard, offset, size and content of each, as for `read_range`.
+        objects: URLs in one bucket.
     """
     _AHEAD.clear()
     wanted: dict[str, list[tuple[str, int, int, int]]] = {}
@@ -98,6 +100,13 @@ def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]]) -> None:
                 if content_hash(data) == content:
                     _AHEAD[url, offset] = data
                     CACHE.keep(_copy_of(url), offset, data)
+    if objects:
+        with suppress(Exception):
+            whole = [None] * len(objects)
+            found = _filesystem(objects[0]).cat_ranges(objects, whole, whole, on_error="return")
+            for url, data in zip(objects, found, strict=True):
+                if isinstance(data, bytes):
+                    _AHEAD[url, WHOLE] = data
 
 
 def _fetched(ranges: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int, bytes]]:
@@ -155,10 +164,38 @@ def version_of(url: str, optional: bool = False) -> str:
         return filesystem.info(url)
 
     found = _with_retries(url, about, optional)
-    if found is None:
-        return ""
+    return _version(found) if found else ""
+
+
+def _version(about: dict[str, Any]) -> str:
     keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
-    return hashlib.sha256(repr([str(found.get(key)) for key in keys]).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr([str(about.get(key)) for key in keys]).encode()).hexdigest()[:16]
+
+
+def objects_below(folder: str) -> dict[str, tuple[int, int]]:
+    """Return the size in bytes, and a number that changes with the content, of each object by its URL.
+
+    None if there is no such folder. Raises UserError.
+    """
+
+    def ask() -> dict[str, dict[str, Any]]:
+        filesystem = _filesystem(folder)
+        filesystem.invalidate_cache()
+        return filesystem.find(folder, detail=True)
+
+    scheme = folder.partition(":")[0]
+    found = _with_retries(folder, ask, optional=True) or {}
+    return {
+        f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
+        for name, about in found.items()
+    }
+
+
+def read_object(url: str, size: int | None = None) -> bytes:
+    """Return an object, or its first bytes, which are not cached. Raises UserError."""
+    if size is not None:
+        return _with_retries(url, lambda: _filesystem(url).cat_file(url, start=0, end=size))
+    return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
 
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
