@@ -25,13 +25,14 @@ index of existing WebDataset tars. See input/README.md, "Shards and object stora
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base import arguments
 from guie.base.errors import run
-from guie.base.files import quoted, refuse_no_folder, shown
+from guie.base.files import STORE, quoted, refuse_no_folder, shown
 from guie.base.processes import usable_cores
 from guie.config import MixConfig, load_config
 
@@ -63,15 +64,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def index_shards(args: argparse.Namespace) -> None:
     """Write the index of existing tars."""
     from guie.curation.indexing import DROPPED, index_tars
+    from guie.data.shards import address
 
     done = index_tars(args.index_shards, args.domain, args.split, args.workers)
-    print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
+    print(f"{done.images:,} images in {done.shards:,} shards -> {address.shown(done.path)}")
     reasons = done.dropped.groupby("reason")["image_path"].agg(["first", "size"])
     for row in reasons.sort_values("size", ascending=False).head(NAMED).itertuples():
         more = f" (and {row.size - 1:,} more)" if row.size > 1 else ""
         print(f"left out: {shown(row.first)}: {row.Index}{more}")
     if len(done.dropped):
-        listed = done.path.with_name(DROPPED)
+        listed = address.shown(done.path.with_name(DROPPED))
         print(f"{len(done.dropped):,} members left out, listed in {listed}")
 
 
@@ -92,6 +94,9 @@ def curate_mix(args: argparse.Namespace) -> None:
     from guie.data.manifest import save_manifest
 
     config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
+    if args.store:
+        os.environ[STORE] = args.store
+        config = config.model_copy(update={"features": f"{args.store}/features"})
     refuse_missing_inputs(config)
     refuse_outside(config)
     if args.shard:
@@ -151,6 +156,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=arguments.shard,
         metavar="N/M",
         help="only compute part N of M, counted from 0",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="DIR",
+        help="folder of computed rows, also s3://... (default: the cache, and the mix's features)",
     )
     parser.add_argument("--root", help="folder of --manifest's images; default: the manifest's")
     parser.add_argument(

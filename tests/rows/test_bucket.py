@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 import curate
 import embed
 from guie.base.errors import UserError
-from guie.data.shards.storage import delete, listed, put, whole_object
+from guie.data.images import open_as_seen
+from guie.data.manifest import load_manifest
+from guie.data.shards.storage import delete, listed, objects_below, put, whole_object
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -83,7 +86,7 @@ def test_no_such_bucket_is_said_in_a_line(bucket: str, monkeypatch) -> None:
 
 
 def test_class_folders_in_a_bucket_are_curated_and_embedded(
-    bucket: str, toy_manifest: Path, tmp_path: Path, capsys
+    bucket: str, toy_manifest: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     """Loose objects: listed once, read by their URLs, and only a new one is embedded later."""
     rows = pd.read_csv(toy_manifest).query("split == 'test'").groupby("label").head(2)[:12]
@@ -95,7 +98,9 @@ def test_class_folders_in_a_bucket_are_curated_and_embedded(
         f"name: products\nout: {tmp_path}/products.csv\nroot: {bucket}\nbenchmark: true\n"
         f"sources: [{{kind: folder, path: '{bucket}', domain: toy, split: test}}]\n"
     )
-    curate.main(["--config", str(mix)])
+    monkeypatch.setenv("GUIE_STORE", "")  # restored afterwards
+    curate.main(["--config", str(mix), "--store", f"{bucket}-rows"])
+    assert any("verified/" in name for name in objects_below(f"{bucket}-rows"))
     table = pd.read_csv(tmp_path / "products.csv")
     assert len(table) == 12 and set(table["label"]) == {f"toy/{label}" for label in rows["label"]}
     words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", f"{tmp_path}/products.csv"]
@@ -117,3 +122,24 @@ def test_class_folders_in_a_bucket_are_curated_and_embedded(
     delete(f"{bucket}/{replaced}")
     with pytest.raises(UserError, match=rf"{replaced} \(test\): .* no such object"):
         embed.main(words)
+
+
+def test_tars_in_a_bucket_are_indexed_there(
+    bucket: str, toy_manifest: Path, tmp_path: Path, capsys
+) -> None:
+    images = sorted(toy_manifest.parent.rglob("*.jpg"))[:3]
+    with tarfile.open(tmp_path / "one.tar", "w") as tar:
+        for image in images:
+            tar.add(image, f"bird/{image.parent.name}-{image.name}")
+    put(f"{bucket}/one.tar", (tmp_path / "one.tar").read_bytes())
+    words = ["--index-shards", bucket, "--domain", "birds"]
+    curate.main(words)
+    assert f"3 images in 1 shards -> {bucket}/index.parquet" in capsys.readouterr().out
+    manifest = load_manifest(f"{bucket}/index.parquet")
+    image = open_as_seen(manifest.file(manifest.table["image_path"].iloc[0]))
+    assert any(open_as_seen(other).tobytes() == image.tobytes() for other in images)
+    with pytest.raises(UserError, match=f"^{bucket}/index.parquet: exists"):
+        curate.main(words)
+    put(f"{bucket}/two/cut.tar", (tmp_path / "one.tar").read_bytes()[:700])
+    with pytest.raises(UserError, match=f"^{bucket}/two/cut.tar: "):
+        curate.main(["--index-shards", f"{bucket}/two", "--domain", "birds"])

@@ -34,6 +34,8 @@ PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'..
 # to Arrow, whose regular expressions do not know \u
 CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
+STORE = "GUIE_STORE"  # folder of computed rows, on a disk or in a bucket
+
 
 def cache_folder() -> Path:
     """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
@@ -41,6 +43,11 @@ def cache_folder() -> Path:
     Never a folder of images or manifests, which may belong to somebody else.
     """
     return local_path(os.environ.get("GUIE_CACHE") or "runs/.cache")
+
+
+def rows_folder() -> Path:
+    """Return the folder of the computed rows of images: $GUIE_STORE, by default the cache's."""
+    return Path(os.environ.get(STORE) or cache_folder())
 
 
 def refuse_special(path: str | Path) -> None:

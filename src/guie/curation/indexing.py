@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
-from guie.base.files import refuse_foreign_list, replacing
+from guie.base.files import cache_folder, refuse_foreign_list, replacing
 from guie.data.archives import (
     Limits,
     damage_as_user_error,
@@ -49,9 +49,10 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
+from guie.data.shards.address import as_path, shown, url_of
 from guie.data.shards.claiming import claimed
 from guie.data.shards.index import NAME, Shard, shard_of, write_index
-from guie.data.shards.storage import content_hash
+from guie.data.shards.storage import content_hash, copied, objects_below, put
 from guie.rows.checks import VERSION
 from guie.rows.filling import mapped
 
@@ -77,6 +78,7 @@ class Indexed(NamedTuple):
 def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     """Write `index.parquet` of the tars in a folder; images that cannot be decoded are left out, and listed.
 
+    The folder may be in a bucket: each tar is copied for a while, and the index is put beside the tars.
     Each tar is read once, and its part of the index is kept until the index is written.
 
     Args:
@@ -87,24 +89,53 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
             compressed, a member is not safe or occurs twice, an image has no class, rows are illegal in a
             manifest, or a file that is not ours would be replaced.
     """
-    if why := why_unreadable(folder, "folder"):
+    url = url_of(as_path(folder))
+    if url is None and (why := why_unreadable(folder, "folder")):
         raise UserError(why)
-    tars = sorted(path for path in folder.glob("[!.]*.tar*") if path.name.endswith(SUFFIXES))
+    if url:
+        found = {as_path(name): state for name, state in objects_below(url).items()}
+        place = cache_folder() / "indexing" / hashlib.sha256(url.encode()).hexdigest()[:16]
+        there = as_path(url) / NAME in found
+    else:
+        found = {path: _state(path) for path in folder.glob("[!.]*.tar*")}
+        place, there = folder, os.path.lexists(folder / NAME)
+    folder = as_path(folder)
+    tars = {
+        tar: state
+        for tar, state in sorted(found.items())
+        if tar.parent == folder and tar.name.endswith(SUFFIXES) and tar.name[0] != "."
+    }
     if not tars:
-        raise UserError(f"{folder}: no .tar in it")
-    with claimed(folder) as parts:
-        return _index_all(folder, parts, tars, domain, split, workers)
+        raise UserError(f"{shown(folder)}: no .tar in it")
+    if there:
+        raise UserError(f"{shown(folder / NAME)}: exists; delete it to index these tars again")
+    refuse_foreign_list(place / DROPPED, LISTED)
+    with claimed(place) as parts:
+        done = _index_all(folder, place, parts, tars, domain, split, workers)
+        for name in (DROPPED, NAME) if url else ():
+            if (place / name).exists():
+                put(f"{url}/{name}", (place / name).read_bytes())
+                (place / name).unlink()
+    return done
 
 
 def _index_all(
-    folder: Path, known: Path, tars: list[Path], domain: str, split: str, workers: int
+    folder: Path,
+    place: Path,
+    known: Path,
+    tars: Mapping[Path, tuple[int, int]],
+    domain: str,
+    split: str,
+    workers: int,
 ) -> Indexed:
-    index = folder / NAME
-    if os.path.lexists(index):
-        raise UserError(f"{index}: exists; delete it to index these tars again")
-    refuse_foreign_list(folder / DROPPED, LISTED)
+    """Write the index of a folder's tars in `place`, and their parts below `known`."""
+    source = shown(folder)
     asked = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
-    parts = [known / f"{tar.name}.{_state(tar)}.{asked}.parquet" for tar in tars]
+    states = (f"{size:x}-{time:x}" for size, time in tars.values())
+    parts = [
+        known / f"{tar.name}.{state}.{asked}.parquet"
+        for tar, state in zip(tars, states, strict=True)
+    ]
     todo = [pair for pair in zip(tars, parts, strict=True) if not pair[1].exists()]
     for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
         pass
@@ -112,7 +143,7 @@ def _index_all(
     everything = pd.concat(tables, ignore_index=True)
     if everything.empty:
         raise UserError(
-            f"{folder}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
+            f"{source}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
             " right folder?"
         )
     everything = everything.dropna(axis="columns", how="all")
@@ -122,45 +153,50 @@ def _index_all(
     table = everything[everything["reason"] == ""].reset_index(drop=True)
     if table.empty:
         raise UserError(
-            f"{folder}: none of {len(everything):,} members of its tars is an image with a class, for example"
+            f"{source}: none of {len(everything):,} members of its tars is an image with a class, for example"
             f" {dropped['image_path'].iloc[0]}: {dropped['reason'].iloc[0]}"
         )
     shards = [
-        Shard(tar.name, tar.stat().st_size, one["shard_sha256"].iloc[0])
-        for tar, one in zip(tars, tables, strict=True)
+        Shard(tar.name, size, one["shard_sha256"].iloc[0])
+        for (tar, (size, _)), one in zip(tars.items(), tables, strict=True)
         if one["shard"].notna().any()
     ]
     table["class_name"] = table.get("class_name", "")  # "": the row comes from a manifest
     built = table[table["class_name"] != ""]
     for names in (built["shard"].str.replace(r"\d+", "", regex=True), built["class_name"]):
-        refuse_splits(str(folder), names.unique())
-    refuse_alike(str(folder), built["class_name"].unique(), "write one of the two in the tars")
+        refuse_splits(source, names.unique())
+    refuse_alike(source, built["class_name"].unique(), "write one of the two in the tars")
     table = table.drop(columns=["shard_sha256", "reason", "class_name"]).assign(decoded=VERSION)
-    faults = check(table, read_sidecar(index), range(len(table)), "row")
+    faults = check(table, read_sidecar(place / NAME), range(len(table)), "row")
     if faults:
         places = table["shard"] + ": " + table["image_path"]
-        lines = [f"{folder}/{places[row]}: {what}" for row, what in faults[:SHOWN]]
-        raise UserError("\n".join([*lines, f"{folder}: {len(faults):,} images cannot be indexed"]))
-    (folder / DROPPED).unlink(missing_ok=True)
+        lines = [f"{source}/{places[row]}: {what}" for row, what in faults[:SHOWN]]
+        raise UserError("\n".join([*lines, f"{source}: {len(faults):,} images cannot be indexed"]))
+    (place / DROPPED).unlink(missing_ok=True)
     if len(dropped):
-        with replacing(folder / DROPPED) as temporary:
+        with replacing(place / DROPPED) as temporary:
             dropped.to_csv(temporary, index=False)
-    write_index(index, table, shards)
-    return Indexed(index, len(table), len(shards), dropped)
+    write_index(place / NAME, table, shards)
+    return Indexed(folder / NAME, len(table), len(shards), dropped)
 
 
-def _state(tar: Path) -> str:
+def _state(tar: Path) -> tuple[int, int]:
     known = tar.stat()
-    return f"{known.st_size:x}-{known.st_mtime_ns:x}"
+    return known.st_size, known.st_mtime_ns
 
 
 def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
     """Write the part of the index about one tar. Raises UserError."""
     tar, part = pair
-    table = pd.DataFrame(_rows_of(tar, domain, split), columns=COLUMNS)
+    with copied(tar) as file:
+        try:
+            table = pd.DataFrame(_rows_of(file, domain, split), columns=COLUMNS)
+        except UserError as error:
+            raise UserError(str(error).replace(str(file), shown(tar))) from None
+        sha256 = shard_of(file, file.name).sha256
     table["content"] = table["content"].astype(np.uint64)
     with replacing(part) as temporary:
-        table.assign(shard_sha256=shard_of(tar, tar.name).sha256).to_parquet(temporary)
+        table.assign(shard_sha256=sha256).to_parquet(temporary)
 
 
 def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ import xxhash
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.base.files import cache_folder
+from guie.base.files import rows_folder
 from guie.data.images import LIMIT, OpenImage, difference, open_as_seen, whole_px
 from guie.rows.comparison import VIEWS
 from guie.rows.filling import OnCores, fill, mapped
@@ -116,7 +116,7 @@ class Checks:
         name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
         # What decides which images are bad
         recipe = {"version": check.version, "megapixels": os.environ.get(LIMIT, "")}
-        self.store = Store(cache_folder() / check.name / name, recipe)
+        self.store = Store(rows_folder() / check.name / name, recipe)
         # Before the files are opened, so that one that changes meanwhile is checked again next time
         names = [prefix + path for path in self.paths]
         known = states(root, names) if known is None else known

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from guie.base.files import cache_folder
+from guie.base.files import rows_folder
 from guie.curation.duplicates.evidence import ALTERATIONS, EACH, altered_copies
 from guie.data.images import open_as_seen
 from guie.rows.comparison import compare, compare_files, working
@@ -54,7 +54,7 @@ class Pixels:
     ) -> np.ndarray:
         if self.digests is None:
             return np.array([*mapped(measure, items, self.workers)], np.float64).reshape(-1)
-        store = Store(cache_folder() / "differences", {"version": VERSION, "of": columns})
+        store = Store(rows_folder() / "differences", {"version": VERSION, "of": columns})
         fill(store, keys(names), OnCores(measure, items, columns, self.workers), title="copies")
         return store.table(keys(names), columns).to_numpy(np.float64).reshape(-1)
 

@@ -240,6 +240,19 @@ def written(path: Path) -> Iterator[Path]:
             put(f"{url.rpartition('/')[0]}/{file.name}", file.read_bytes())
 
 
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """Yield a file, or a temporary copy of an object under its name. Raises UserError."""
+    url = url_of(path)
+    if url is None:
+        yield path
+        return
+    with TemporaryDirectory(prefix="guie-") as folder:
+        file = Path(folder) / path.name
+        _with_retries(url, lambda: _filesystem(url).get_file(url, str(file)))
+        yield file
+
+
 @lru_cache(maxsize=256)
 def _descriptor(shard: str) -> _Descriptor:
     return _Descriptor(shard)
