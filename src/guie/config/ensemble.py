@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
@@ -74,14 +74,9 @@ class MemberConfig(Config):
     run: RunConfig | None = None  # the run that trained it
 
 
-def _by_members(one: str, ensemble: str) -> Discriminator:
-    """Choose a branch of a union: whether a member has members, and so is an ensemble itself."""
-
-    def tag(value: Any) -> str:
-        nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
-        return ensemble if nested else one
-
-    return Discriminator(tag)
+def _tag(value: Any) -> str:
+    nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
+    return "ComposedMember" if nested else "ModelMember"
 
 
 def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
@@ -102,7 +97,7 @@ def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> It
 class CompositionConfig(Config):
     """Members, which may be ensembles themselves, and how their embeddings become one."""
 
-    members: list[Part] = Field(min_length=1)
+    members: list[MemberConfig | CompositionConfig] = Field(min_length=1)
     join: Literal["side_by_side", "average"] = "side_by_side"
     weights: list[PositiveFloat] | None = None  # of the members; null: equal
     average: Average = "normalised"  # of views, and of members with join: average
@@ -119,13 +114,6 @@ class CompositionConfig(Config):
             yield "domains", f"lacks {min(unknown)}, named in views; add it"
 
 
-Part = Annotated[
-    Annotated[MemberConfig, Tag("MemberConfig")]
-    | Annotated[CompositionConfig, Tag("CompositionConfig")],
-    _by_members("MemberConfig", "CompositionConfig"),
-]
-
-
 def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     """Return all models of an ensemble in order, including those of nested ensembles."""
     if isinstance(part, MemberConfig):
@@ -133,11 +121,11 @@ def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     return [leaf for member in part.members for leaf in leaves(member)]
 
 
-CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right", "center")
 NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {
     "whole": [{}],
     "flip": [{}, {"flip": True}],
-    "five_crops": [{"part": 0.875, "at": corner} for corner in CORNERS],  # 224 of 256 px
+    # 224 of 256 px
+    "five_crops": [{"part": 0.875, "at": corner} for corner in (*get_args(Corner)[1:], "center")],
 }
 
 
@@ -230,10 +218,9 @@ def _written_out(views: Any) -> Any:
     views = [views] if isinstance(views, str) else views
     if not isinstance(views, list):
         return views
-    unknown = [v for v in views if isinstance(v, str) and v not in NAMED_VIEWS]
-    if unknown:
-        allowed = f"{', '.join(NAMED_VIEWS)}, a mapping"
-        raise ValueError(f"unknown view {unknown[0]!r}; allowed: {allowed}")
+    for name in views:
+        if isinstance(name, str) and name not in NAMED_VIEWS:
+            raise ValueError(f"unknown view {name!r}; allowed: {', '.join(NAMED_VIEWS)}, a mapping")
     return [one for v in views for one in (NAMED_VIEWS[v] if isinstance(v, str) else [v])]
 
 
@@ -288,7 +275,7 @@ class ComposedMember(Composed):
 
 Member = Annotated[
     Annotated[ModelMember, Tag("ModelMember")] | Annotated[ComposedMember, Tag("ComposedMember")],
-    _by_members("ModelMember", "ComposedMember"),
+    Discriminator(_tag),
     BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value),
 ]
 

@@ -242,9 +242,8 @@ class RunConfig(Config):
             yield "batch_norm", f"{said}, or batch_norm to frozen"
         if stage.repeated_views and task.name != "distillation":
             yield "repeated_views", f"is for task distillation, not {task.name}; set it to null"
-        if stage.repeated_views and (
-            stage.cached_views or getattr(self.retention, "generic", None)
-        ):
+        generic = self.retention and self.retention.generic
+        if stage.repeated_views and (stage.cached_views or generic):
             yield "repeated_views", "excludes cached_views and retention.generic; set it to null"
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):

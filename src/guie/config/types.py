@@ -18,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.base.arguments import local_path
-from guie.base.errors import UserError
+from guie.base.arguments import URL
 
 Fault = tuple[str, str]  # a key, and what is wrong with its value
 
@@ -87,21 +86,14 @@ def of_form(pattern: str, form: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _is_local(path: str) -> str:
-    try:
-        local_path(path)
-    except UserError as error:
-        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
-    return path
-
-
 # Of a run, an ensemble or a mix, whose folder is not that of all runs, or its parent
 _NAME = "letters, digits, '_', '-' and '.', and not dots alone"
 Name = Annotated[str, of_form(r"(?!\.+$)[\w.-]+", _NAME)]
 # In a manifest `|` joins two labels, and a line break ends a row
 _TEXT = r"[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 Domain = Annotated[str, of_form(_TEXT, "text of one line without |")]
-Output = Annotated[str, AfterValidator(_is_local)]  # a path to write
+# A path to write
+Output = Annotated[str, of_form(f"(?!{URL})(?s:.*)", "on a disk, not a URL; name a local path")]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # lengths and indices are 32-bit
 Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length
