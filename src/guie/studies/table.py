@@ -36,10 +36,10 @@ class Gap:
 
     job: Job
     why: str
-    said: str = ""
+    details: str = ""
 
 
-def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
+def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     """Return one line per row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN if missing.
 
     `unseen` is the mean over the left-out domains, each scored with the run that did not train on it. It is
@@ -49,7 +49,7 @@ def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
     lines = []
     for row in plan.rows:
         for seed in row.seeds:
-            runs = {key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
+            runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
             whole = runs.pop(None) or {}
             line = {key: whole.get(key) for key in ("seconds", *COSTS)}
             for where in ("val", "test"):
@@ -84,11 +84,11 @@ def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, f
     return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
 
 
-def domain_scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
+def domain_scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     """Return the mean test R@1 over seeds: one line per row that has some, one column per domain."""
     values = {}
     for row in plan.rows:
-        found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
+        found = [status.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
         lines = [record["test"]["domains"] for record in found if record]
         if lines:
             by_seed = [{name: one["r_at_1"] for name, one in line.items()} for line in lines]
@@ -141,15 +141,15 @@ def by_seed(
     return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
 
 
-def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
+def gaps(plan: Plan, status: StudyStatus) -> list[Gap]:
     """Return the jobs without a result, in the order of the table."""
     found = []
     for job in plan.jobs.values():
-        if job.identity in standing.done:
+        if job.identity in status.done:
             continue
-        if failure := standing.failed.get(job.identity):
+        if failure := status.failed.get(job.identity):
             found.append(Gap(job, "failed", f"{failure['step']}: {failure['error']}"))
-        elif old := standing.outdated.get(job.identity):
+        elif old := status.outdated.get(job.identity):
             found.append(Gap(job, "outdated", f"commit {old['commit'][:7]}"))
         else:
             found.append(Gap(job, "missing"))
@@ -165,11 +165,11 @@ WORDS = {
 END = "<!-- /study -->"
 
 
-def rendered(plan: Plan, standing: StudyStatus) -> str:
+def rendered(plan: Plan, status: StudyStatus) -> str:
     """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
-    table = summary(scores(plan, standing), plan.study.baseline)
-    missing = gaps(plan, standing)
-    return "\n\n".join([_table(plan, table, missing), *_said(plan, standing, missing)]) + "\n"
+    table = summary(scores(plan, status), plan.study.baseline)
+    missing = gaps(plan, status)
+    return "\n\n".join([_table(plan, table, missing), *_notes(plan, status, missing)]) + "\n"
 
 
 def write_between(path: Path, name: str, text: str) -> None:
@@ -256,7 +256,7 @@ def _gain(row: pd.Series) -> str:
     return _spread(row, "gain", sign=True) + pairs
 
 
-def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str]:
+def _notes(plan: Plan, status: StudyStatus, missing: list[Gap]) -> Iterable[str]:
     """Yield the paragraphs below the table."""
     test = plan.study.test
     of = f" of {test.manifest}" if test.manifest else ""
@@ -269,25 +269,25 @@ def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str
         named = ", ".join(domain for domains in folds.values() for domain in domains)
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     asked = {job.identity for job in plan.jobs.values()}
-    used = [record for identity, record in standing.done.items() if identity in asked]
+    used = [record for identity, record in status.done.items() if identity in asked]
     commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
     if set(commits) != {UNKNOWN[:7]}:
         words += _counted(commits, "Code", "Code of more than one commit")
     devices = Counter(record["device"] for record in used if record.get("device"))
     words += _counted(devices, "Trained on", "Trained on")
     yield " ".join(words)
-    for why, said in WORDS.items():
+    for why, reason in WORDS.items():
         jobs = [gap for gap in missing if gap.why == why]
         if jobs:
             named = "; ".join(
-                _cell(gap.job.description + (f" ({gap.said})" if gap.said else ""))
+                _cell(gap.job.description + (f" ({gap.details})" if gap.details else ""))
                 for gap in jobs[:NAMED]
             )
             more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
-            yield f"{said}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
-    if standing.strangers:
+            yield f"{reason}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
+    if status.without_job:
         yield (
-            f"{standing.strangers} results of configs that are not in the study, or no longer, are"
+            f"{status.without_job} results of configs that are not in the study, or no longer, are"
             " left out."
         )
 
