@@ -318,9 +318,7 @@ def _rows_above(
 
 def _composition(written: Values, common: Values) -> ComposeConfig:
     """Validate a `compose` section, with a placeholder name; scored on the runs' val split by default."""
-    for key in SET_BY_THE_STUDY:
-        if key in written.plain:
-            raise UserError(f"{written.location(key)}: the study sets it; remove it")
+    _refuse_own(written)
     data = common.plain.get("data") or {}
     val = {key: data[key] for key in ("manifest", "root") if key in data}
     named = replace(written, plain={"val": val, **written.plain, "name": "study"})
@@ -329,11 +327,10 @@ def _composition(written: Values, common: Values) -> ComposeConfig:
 
 def _without(ensemble: ComposeConfig, left_out: list[str]) -> ComposeConfig:
     """Return the config to fit and score on the other domains."""
-
-    def without(key: str, value: Any) -> Any:
-        return sorted({*value, *left_out}) if key == "leave_out" else value
-
-    return ComposeConfig.model_validate(_changed(ensemble, without))
+    changed = _changed(
+        ensemble, lambda key, value: sorted({*value, *left_out}) if key == "leave_out" else value
+    )
+    return ComposeConfig.model_validate(changed)
 
 
 # Set by the study for each run

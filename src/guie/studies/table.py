@@ -233,20 +233,14 @@ def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> st
             return ""
         whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
         return next((why for why in WORDS if why in whys), "none")
-    fewer = where == "unseen" and row["seeds unseen"] < row["seeds"]
-    message = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
-    return " / ".join(_spread(row, key) for key in keys) + message
-
-
-def _seeds(count: float) -> str:
-    return f"{count:.0f} seed" + ("s" if count > 1 else "")
+    text, seeds = " / ".join(_spread(row, key) for key in keys), row["seeds unseen"]
+    fewer = where == "unseen" and seeds < row["seeds"]
+    return text + (f" ({seeds:.0f} seed{'s' * (seeds > 1)})" if fewer else "")
 
 
 def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
-    deviation = row[f"deviation of {key}"]
-    return decimal(row[key], sign=sign) + (
-        "" if math.isnan(deviation) else f" ± {decimal(deviation)}"
-    )
+    mean, deviation = decimal(row[key], sign=sign), row[f"deviation of {key}"]
+    return mean if math.isnan(deviation) else f"{mean} ± {decimal(deviation)}"
 
 
 def _gain(row: pd.Series) -> str:
