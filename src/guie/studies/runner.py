@@ -306,15 +306,15 @@ class Runner:
         index = ("--index", test.index)
         reduced = self._reduction(job, folder, images)
         if job.evaluation:
-            on_val = (*self._embedded(job, folder, "val", images), "--split", "val", *reduced)
-            to = ("--draws", "0", "--out", report.with_name(f"val_{report.name}"))
-            self._run(folder, "validate.py", *images, *on_val, *to, *index)
+            on_val = [*self._embedded(job, folder, "val", images), "--split", "val", *reduced]
+            on_val += ["--draws", "0", "--out", str(report.with_name(f"val_{report.name}"))]
+            self._run(folder, "validate.py", *images, *on_val, *index)
         draws = [] if job.study.intervals else ["--draws", "0"]
         files = self._embedded(job, folder, test.split, images)
         scored = (*files, *draws, *images, "--split", test.split, *reduced)
         if protocols := job.study.protocols:
-            to = ("--out", report.with_name(f"protocols_{report.name}"))
-            self._run(folder, "validate.py", *scored, "--protocol", *protocols, *to)
+            out = report.with_name(f"protocols_{report.name}")
+            self._run(folder, "validate.py", *scored, "--protocol", *protocols, "--out", out)
         to = ("--write-queries", report.with_suffix(".csv"), "--out", report)
         self._run(folder, "validate.py", *scored, *index, *to)
 
@@ -379,14 +379,11 @@ class Runner:
         test["classes"] = _of_classes(report.with_suffix(".csv"))
         if drawn := scores.get("intervals", {}).get("mean", {}).get(METRICS[0]):
             test["interval"] = [round(end, DIGITS) for end in drawn]
+        val: Record | None = best and _val(folder, best["step"])
         if job.evaluation:
             on_val = json.loads(report.with_name(f"val_{report.name}").read_text(encoding="utf-8"))
-            of_domains = {
-                name: _rounded(own, METRICS[:1]) for name, own in on_val["domains"].items()
-            }
-            val = _rounded(on_val["mean"], METRICS) | {"domains": of_domains}
-        else:
-            val = best and _val(folder, best["step"])
+            by_domain = {name: _rounded(v, METRICS[:1]) for name, v in on_val["domains"].items()}
+            val = _rounded(on_val["mean"], METRICS) | {"domains": by_domain}
         costs = ("device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
         record = {
             "best_step": best and best["step"],
