@@ -101,12 +101,6 @@ def embed_dataset(
     return accelerator.reduce(own_ND, "sum").cpu().numpy()  # of zeros elsewhere: the same bits
 
 
-def block_starts(count: int, parts: int, batch_size: int) -> range:
-    """Return where blocks of whole batches begin: about LEAST a part, so that processes get alike."""
-    batches = min(BLOCK // batch_size, -(-count // (batch_size * parts * LEAST)))
-    return range(0, count, batch_size * max(1, batches))
-
-
 class OnDevices:
     """Computes embeddings in all processes of an accelerator, each its own blocks.
 
@@ -136,7 +130,9 @@ class OnDevices:
         self.process = accelerator.process_index, accelerator.num_processes
 
     def starts(self, count: int, parts: int) -> range:
-        return block_starts(count, parts, self.unit)
+        # Of whole batches; about LEAST a part, so that processes get alike
+        batches = min(BLOCK // self.unit, -(-count // (self.unit * parts * LEAST)))
+        return range(0, count, self.unit * max(1, batches))
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in the main process and return its result in every process."""
@@ -196,14 +192,11 @@ def _inputs(
     device: torch.device, dataset: Samples, batches: Sequence[Any], workers: int | None
 ) -> Iterator[Any]:
     """Yield the batches of a data set, in order; on a GPU, its images are preprocessed there."""
-    made_by = getattr(dataset, "preprocess", None)
-    if (
-        device.type not in PREPROCESSING
-        or not isinstance(dataset, EvalDataset)
-        or not isinstance(made_by, Preprocess | Inputs)
-    ):
+    made_by = dataset.preprocess if isinstance(dataset, EvalDataset) else None
+    if device.type not in PREPROCESSING or not isinstance(made_by, Preprocess | Inputs):
         yield from eval_loader(dataset, batches, workers, device)
         return
+    assert isinstance(dataset, EvalDataset)
     preprocess: nn.Module = copy.deepcopy(made_by).to(device)  # loaders need the original
     cut = [[own[start : start + PIECE] for start in range(0, len(own), PIECE)] for own in batches]
     pieces = [piece for own in cut for piece in own]
