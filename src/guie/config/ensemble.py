@@ -243,8 +243,8 @@ class Composed(Config):
         yield from _shared_faults(self, join)
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
-            said = "a view needs it; give images" if asks else "no view needs it; set null"
-            yield "classifier", f"assigns images to the domains of views, and {said}"
+            remedy = "a view needs it; give images" if asks else "no view needs it; set null"
+            yield "classifier", f"assigns images to the domains of views, and {remedy}"
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
             yield "join", f"missing, and needed for {len(self.members)} members"

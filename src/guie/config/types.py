@@ -26,9 +26,9 @@ Fault = tuple[str, str]  # a key, and what is wrong with its value
 class ConfigError(ValueError):
     """Report a fault of one key below the model that is checked; an empty key is the model itself."""
 
-    def __init__(self, key: str, said: str):
-        super().__init__(f"{key}: {said}" if key else said)
-        self.keys, self.said = tuple(key.split(".")) if key else (), said
+    def __init__(self, key: str, fault: str):
+        super().__init__(f"{key}: {fault}" if key else fault)
+        self.keys, self.fault = tuple(key.split(".")) if key else (), fault
 
 
 class Config(BaseModel):
@@ -51,11 +51,11 @@ class Config(BaseModel):
             other, *allowed = (needs,) if isinstance(needs, str) else needs
             value, default = getattr(self, other), type(self).model_fields[key].default
             if getattr(self, key) != default and (value not in allowed if allowed else not value):
-                said = f"is for {other} {' or '.join(allowed)}" if allowed else f"needs {other}"
+                fault = f"is for {other} {' or '.join(allowed)}" if allowed else f"needs {other}"
                 shown = "null" if value is None else value
-                raise ConfigError(key, f"{said}; {other} is {shown}; change one of the two")
-        for key, said in self.faults():
-            raise ConfigError(key, said)
+                raise ConfigError(key, f"{fault}; {other} is {shown}; change one of the two")
+        for key, fault in self.faults():
+            raise ConfigError(key, fault)
         return self
 
 

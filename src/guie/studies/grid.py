@@ -341,7 +341,6 @@ IN_BRACES = re.compile(r"\{([\w.]+)\}")
 def _common(study: Values) -> Values:
     """Return the common config of all runs, with its base applied. Raises UserError."""
     own = study.at("run")
-    _refuse_own(own)
     rest = {key: item for key, item in own.plain.items() if key != "base"}
     base = with_base(replace(own, plain={"base": own.plain.get("base")}))
     common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
@@ -353,9 +352,7 @@ def _points(
 ) -> Iterator[tuple[str, Values]]:
     """Yield name and config of each row that this row's grid expands to. Raises UserError."""
     settings = {k: v for k, v in (row.plain or {}).items() if k not in RowConfig.model_fields}
-    own = replace(row, plain=settings)
-    _refuse_own(own)
-    values = _overridden(common, own)
+    values = _overridden(common, replace(row, plain=settings))
     for chosen in product(*config.grid.values()):
         point = dict(zip(config.grid, chosen, strict=True))
         full_name = _named(name, point, config.grid, row.location())
@@ -363,7 +360,8 @@ def _points(
 
 
 def _overridden(common: Values, own: Values) -> Values:
-    """Merge `own` into `common`; keys with dots work as in `--set`."""
+    """Merge `own` into `common`; keys with dots work as in `--set`. Raises UserError."""
+    _refuse_own(own)
     dotted = {key: item for key, item in own.plain.items() if "." in str(key)}
     rest = {key: item for key, item in own.plain.items() if key not in dotted}
     return _set(merged(common, replace(own, plain=rest)), dotted, own.location())
