@@ -122,9 +122,7 @@ class _Constructor(RoundTripConstructor):
 
 
 for _kind in ("timestamp", "value"):
-    _Constructor.add_constructor(
-        f"tag:yaml.org,2002:{_kind}", RoundTripConstructor.construct_yaml_str
-    )
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
 
 
 def parsed(text: str, source: str = "YAML", line: int = 1) -> Values:

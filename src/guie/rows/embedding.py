@@ -180,12 +180,9 @@ class OnDevices:
 
     @torch.inference_mode()
     def _embed(self, batch: Any) -> Tensor:
-        taken = [batch] if torch.is_tensor(batch) else batch
+        device, parts = self.accelerator.device, [batch] if torch.is_tensor(batch) else batch
         with self.accelerator.autocast():
-            emb_BD = self.embedder(
-                *(part.to(self.accelerator.device, non_blocking=True) for part in taken)
-            )
-        return emb_BD.float()
+            return self.embedder(*(part.to(device, non_blocking=True) for part in parts)).float()
 
 
 def _inputs(
@@ -278,18 +275,16 @@ class FileEmbeddings:
         name = open_image.__name__
         variant = [f"{name} {tuple(box)}" if box else name for box in boxes] if boxes else name
         self.store, self.accelerator, self.without = store, accelerator, without
-        self.states = from_main(
-            accelerator, partial(readable_states, root, paths, variant, without)
-        )
+        find = partial(readable_states, root, paths, variant, without)
+        self.states = from_main(accelerator, find)
         files = absolute(root, paths)
         self.dataset = EvalDataset(files, preprocess, boxes, open_image)
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
             batch_size = self._compute.unit
-            self._compute.remote = Remote(
-                partial(_on_an_actor, opens, open_image, batch_size), items
-            )
+            there = partial(_on_an_actor, opens, open_image, batch_size)
+            self._compute.remote = Remote(there, items)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
         """Compute the missing rows of part n of m, and return their positions.

@@ -124,10 +124,9 @@ class Store:
         names = "\n".join(states.names).encode(errors="surrogateescape")
         name = hashlib.sha256(names).hexdigest()[:16]
         if known.setdefault(name, parts) != parts:
-            raise UserError(
-                f"{shown(self.folder)}: these {len(states):,} images are computed in {known[name]} parts; go"
-                f" on with --shard N/{known[name]}, or delete its {PARTS}"
-            )
+            why = f"these {len(states):,} images are computed in {known[name]} parts"
+            remedy = f"go on with --shard N/{known[name]}, or delete its {PARTS}"
+            raise UserError(f"{shown(self.folder)}: {why}; {remedy}")
         self._write(PARTS, json.dumps(known, indent=1).encode())
 
     def add(self, states: States, rows: Any) -> None:
@@ -143,10 +142,9 @@ class Store:
             reach, most = np.abs(rows).max(axis=1), float(np.finfo(self.dtype).max)
             if not (reach <= most).all():  # also catches NaN
                 worst = int(np.argmin(reach <= most))
-                raise UserError(
-                    f"{states.names[worst]}: a feature has magnitude {reach[worst]:,.0f}; features are"
-                    f" cached as {self.dtype}, up to {most:,.0f}, so this model's features cannot be cached"
-                )
+                found = f"{states.names[worst]}: a feature has magnitude {reach[worst]:,.0f}"
+                limit = f"features are cached as {self.dtype}, up to {most:,.0f}"
+                raise UserError(f"{found}; {limit}, so this model's features cannot be cached")
             content = _as_npy(np.ascontiguousarray(rows, self.dtype))
         name = _hash(states.key_N, content)
         self._write(f"{name}.{self.suffix}", content)

@@ -225,11 +225,9 @@ def read_plan(path: Path) -> Plan:
                 for job in [*_jobs(row, whole, config, where, study, jobs)]:
                     jobs[job.key] = job
                     if first.setdefault(job.identity, row.name) != row.name:
-                        faults.append(
-                            f"{own.location()}: {first[job.identity]!r} and {row.name!r} of its grid are"
-                            " the same run; if a stage sets the key itself, vary it there, for example"
-                            " stages.0.lr.classes"
-                        )
+                        both = f"{first[job.identity]!r} and {row.name!r} of its grid"
+                        remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
+                        faults.append(f"{own.location()}: {both} are the same run; {remedy}")
             except UserError as error:
                 faults += str(error).splitlines()
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
@@ -283,9 +281,7 @@ def _jobs(
                 ensemble = _without(whole, left_out)
                 yield Job(row.name, seed, fold, config, study, needs, ensemble)
             else:
-                raise UserError(
-                    f"{where}: no member is a row above; for other models use compose.py"
-                )
+                raise UserError(f"{where}: no member is a row above; for others use compose.py")
 
 
 def _rows_above(

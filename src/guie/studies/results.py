@@ -159,9 +159,8 @@ def status(
                 done[i] = record | {"row": row, "seed": seed, "fold": fold}
     failed = {i: r for i, r in results.failures.items() if i not in done and counts(i, r)}
     outdated = {i: r for i, r in results.runs.items() if i in by_identity and i not in done}
-    return StudyStatus(
-        done, failed, outdated, len((results.runs | results.failures).keys() - by_identity)
-    )
+    without_job = (results.runs | results.failures).keys() - by_identity
+    return StudyStatus(done, failed, outdated, len(without_job))
 
 
 def results_beside(path: Path) -> list[Results]:

@@ -135,9 +135,8 @@ def look_at_images(jobs: Iterable[Job]) -> None:
     The runs report images that cannot be decoded. Raises UserError if a manifest is missing or invalid.
     """
     named = {(job.config.data.manifest, job.config.data.root) for job in jobs}
-    named |= {
-        (test.manifest, test.root) for test in (job.study.test for job in jobs) if test.manifest
-    }
+    tests = [job.study.test for job in jobs]
+    named |= {(test.manifest, test.root) for test in tests if test.manifest}
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
@@ -395,10 +394,9 @@ class Runner:
             **{key: summary.get(key) for key in costs},
         }
         if protocols := job.study.protocols:
-            by = json.loads(
-                report.with_name(f"protocols_{report.name}").read_text(encoding="utf-8")
-            )
-            headlines = {name: by["protocols"][name]["headline"] for name in protocols}
+            path = report.with_name(f"protocols_{report.name}")
+            by_name = json.loads(path.read_text(encoding="utf-8"))["protocols"]
+            headlines = {name: by_name[name]["headline"] for name in protocols}
             record["protocols"] = {name: _rounded(h, h) for name, h in headlines.items()}
         return record
 

@@ -69,9 +69,8 @@ def run_study(plan: Plan, args: argparse.Namespace) -> int:
     study.draw(now)
     failed = [job.description for job in jobs if job.identity in now.failed]
     if failed:
-        tell(
-            f"failed: {'; '.join(failed)}; see the logs in {study.folder}, --retry-failed runs them again"
-        )
+        logs = f"see the logs in {study.folder}, --retry-failed runs them again"
+        tell(f"failed: {'; '.join(failed)}; {logs}")
     return exit_code or int(bool(failed))
 
 

@@ -53,9 +53,8 @@ def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
             whole = runs.pop(None) or {}
             line = {key: whole.get(key) for key in ("seconds", *COSTS)}
             for where in ("val", "test"):
-                line |= {
-                    f"{where} {metric}": (whole.get(where) or {}).get(metric) for metric in METRICS
-                }
+                found = whole.get(where) or {}
+                line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
             if whole:
                 line |= dict(zip(INTERVAL, whole["test"].get("interval", ()), strict=False))
             if row.folds and len(runs) == len(row.folds) and all(runs.values()):
@@ -75,10 +74,8 @@ def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, f
         tested = runs[fold]["test"]["domains"]
         for domain in domains:
             if domain not in tested:
-                raise UserError(
-                    f"{plan.path}: unseen: {domain} is not a domain of the test; allowed:"
-                    f" {', '.join(sorted(tested))}"
-                )
+                wrong = f"unseen: {domain} is not a domain of the test"
+                raise UserError(f"{plan.path}: {wrong}; allowed: {', '.join(sorted(tested))}")
             found.append(tested[domain])
     values = {metric: np.array([scores[metric] for scores in found], float) for metric in METRICS}
     return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
@@ -235,7 +232,7 @@ def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> st
         return next((why for why in WORDS if why in whys), "none")
     text, seeds = " / ".join(_spread(row, key) for key in keys), row["seeds unseen"]
     fewer = where == "unseen" and seeds < row["seeds"]
-    return text + (f" ({seeds:.0f} seed{'s' * (seeds > 1)})" if fewer else "")
+    return text + (f" ({seeds:.0f} seed{'s' if seeds > 1 else ''})" if fewer else "")
 
 
 def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
@@ -280,10 +277,8 @@ def _notes(plan: Plan, status: StudyStatus, missing: list[Gap]) -> Iterable[str]
             more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
             yield f"{reason}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
     if status.without_job:
-        yield (
-            f"{status.without_job} results of configs that are not in the study, or no longer, are"
-            " left out."
-        )
+        left = "results of configs that are not in the study, or no longer, are left out."
+        yield f"{status.without_job} {left}"
 
 
 def _counted(runs: Counter[str], one: str, several: str) -> list[str]:
