@@ -65,7 +65,6 @@ def code_of(src: Path = SRC) -> Code:
 
 
 Record = dict[str, Any]
-LISTS = ("runs", "failures")
 KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
 NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
@@ -90,19 +89,16 @@ def read_results(path: Path) -> Results:
     remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: {r["config"]: r for r in values[key]} for key in LISTS}
-        lacking = [
-            f"a line of {key} lacks {', '.join(sorted(NEEDED[key] - line.keys()))}"
-            for key in LISTS
-            for line in lists[key].values()
-            if NEEDED[key] - line.keys()
-        ]
+        lists = {key: {r["config"]: r for r in values[key]} for key in NEEDED}
+        for key, needed in NEEDED.items():
+            for lacking in (needed - line.keys() for line in lists[key].values()):
+                if lacking:
+                    names = ", ".join(sorted(lacking))
+                    raise UserError(f"{path}: a line of {key} lacks {names}; {remedy}")
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}; {remedy}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path}: not a results file of a study; {remedy}") from None
-    if lacking:
-        raise UserError(f"{path}: {lacking[0]}; {remedy}")
     return Results(**lists)
 
 
@@ -117,7 +113,7 @@ def add_record(path: Path, record: Record) -> None:
         there.runs[identity] = record
         there.failures.pop(identity, None)
     # The bytes do not depend on the order of the results
-    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in LISTS]
+    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in NEEDED]
     write_text(path, "{\n" + ",\n".join(lists) + "\n}\n")
 
 
@@ -163,10 +159,12 @@ def status(
     return StudyStatus(done, failed, outdated, len(without_job))
 
 
-def results_beside(path: Path) -> list[Results]:
-    """Read the results of the other studies in the folder. Raises UserError."""
-    others = sorted({*path.parent.glob("*.json")} - {path})
-    return [read_results(other) for other in others if other.with_suffix(".yaml").exists()]
+def status_of(plan: Plan, any_code: bool) -> StudyStatus:
+    """Return the status of a study, with results of the folder's other studies. Raises UserError."""
+    own = results_path(plan.path)
+    files = sorted({*own.parent.glob("*.json")} - {own})
+    others = [read_results(file) for file in files if file.with_suffix(".yaml").exists()]
+    return status(read_results(own), plan.jobs.values(), any_code, others)
 
 
 def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
@@ -174,8 +172,8 @@ def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
 
     Its images are not needed. Raises UserError as `read_plan` and `read_results`.
     """
-    plan, own = read_plan(study), results_path(study)
-    return plan, status(read_results(own), plan.jobs.values(), True, results_beside(own))
+    plan = read_plan(study)
+    return plan, status_of(plan, any_code=True)
 
 
 def stamp(job: Job, code: Code) -> Record:

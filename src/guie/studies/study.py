@@ -19,10 +19,9 @@ from guie.studies.results import (
     add_record,
     code_of,
     read_results,
-    results_beside,
     results_path,
     stamp,
-    status,
+    status_of,
 )
 from guie.studies.runner import (
     Children,
@@ -93,9 +92,7 @@ class Study:
         return results_path(self.plan.path)
 
     def status(self) -> StudyStatus:
-        """Return the state of its jobs. Raises UserError for an invalid results file."""
-        jobs, others = self.plan.jobs.values(), results_beside(self.results)
-        return status(read_results(self.results), jobs, self.any_code, others)
+        return status_of(self.plan, self.any_code)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         """Save and report the result of a job."""
