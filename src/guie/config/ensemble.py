@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
@@ -74,9 +74,17 @@ class MemberConfig(Config):
     run: RunConfig | None = None  # the run that trained it
 
 
-def _tag(value: Any) -> str:
+def _kind(value: Any) -> str:
     nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
-    return "ComposedMember" if nested else "ModelMember"
+    return "an ensemble" if nested else "a model"
+
+
+# A member, which has members itself if it is an ensemble; only the faults of its kind are reported
+One = TypeVar("One")
+Many = TypeVar("Many")
+Nested = Annotated[
+    Annotated[One, Tag("a model")] | Annotated[Many, Tag("an ensemble")], Discriminator(_kind)
+]
 
 
 def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
@@ -97,7 +105,7 @@ def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> It
 class CompositionConfig(Config):
     """Members, which may be ensembles themselves, and how their embeddings become one."""
 
-    members: list[MemberConfig | CompositionConfig] = Field(min_length=1)
+    members: list[Nested[MemberConfig, CompositionConfig]] = Field(min_length=1)
     join: Literal["side_by_side", "average"] = "side_by_side"
     weights: list[PositiveFloat] | None = None  # of the members; null: equal
     average: Average = "normalised"  # of views, and of members with join: average
@@ -274,8 +282,7 @@ class ComposedMember(Composed):
 
 
 Member = Annotated[
-    Annotated[ModelMember, Tag("ModelMember")] | Annotated[ComposedMember, Tag("ComposedMember")],
-    Discriminator(_tag),
+    Nested[ModelMember, ComposedMember],
     BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value),
 ]
 
