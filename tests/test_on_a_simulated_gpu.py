@@ -28,7 +28,7 @@ from guie.evaluation.text import TextEncoder
 from guie.losses.build import build_loss
 from guie.losses.metric_learning import PeerLoss
 from guie.models import open_model
-from guie.rows.embedding import block_starts, embed_files
+from guie.rows.embedding import OnDevices, embed_files
 from runs_of_every_task import ADAPTED, MODELS, RUNS, Material, material_of, within_steps, written
 from simulated_gpu import CUDA, OnGPU, SimulatedGPU, Wait, simulated_gpu
 from tiny_runs import logged_losses, tiny_run
@@ -225,7 +225,8 @@ def test_embedding_is_the_cpus_and_waits_once_a_block(
     for place in KNOWN_IN_MODELS.get(kind, set()):
         assert waits[0].pop(place) > waits[1].pop(place)
     for count, batch_size in zip(waits, (4, 8), strict=True):
-        count["rows/embedding.py __call__"] -= len(block_starts(len(files), 1, batch_size))
+        blocks = OnDevices(make_accelerator(), model.embedder, [], batch_size).starts(len(files), 1)
+        count["rows/embedding.py __call__"] -= len(blocks)
     assert waits[0] == waits[1]
 
 

@@ -18,7 +18,7 @@ from guie.studies.results import (
     code_of,
     read_results,
     results_path,
-    standing,
+    status,
 )
 from small_studies import CODE, plan, record
 
@@ -34,8 +34,8 @@ def filled(study: Plan, code: Code = CODE) -> Results:
 
 
 def counts(study: Plan, results: Results, any_code: bool = False, *others):
-    found = standing(results, study.jobs.values(), any_code, others)
-    return len(found.done), len(found.failed), len(found.outdated), found.strangers
+    found = status(results, study.jobs.values(), any_code, others)
+    return len(found.done), len(found.failed), len(found.outdated), found.without_job
 
 
 def test_the_order_of_results_leaves_no_trace(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) 
     assert counts(renamed, results) == (1, 0, 0, 1)  # what was softmax is asked for no more
     elsewhere = plan(tmp_path / "other", seeds=1, rows={"plain": {}})
     own = read_results(results_path(elsewhere.path))
-    found = standing(own, elsewhere.jobs.values(), False, [results])
+    found = status(own, elsewhere.jobs.values(), False, [results])
     assert [(r["row"], r["test"]["r_at_1"]) for r in found.done.values()] == [("plain", 0.0)]
 
 
@@ -140,7 +140,7 @@ def test_every_committed_record_is_found_by_the_identity_of_its_job(path: Path) 
     _, found = as_committed(path)
     records = json.loads(results_path(path).read_text())["runs"]
     assert {line["config"] for line in records} <= found.done.keys() and records
-    assert not found.strangers
+    assert not found.without_job
 
 
 def test_what_is_committed_is_read_whatever_code_it_is_of(tmp_path: Path) -> None:

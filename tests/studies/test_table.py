@@ -101,7 +101,7 @@ def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
     failed = study.jobs["softmax", 1, None]
     failure = record(failed, 0.0) | {"step": "train.py", "error": "a | b"}
     old = study.jobs["third", 0, None]
-    more = {"failed": {failed.identity: failure}, "strangers": 2}
+    more = {"failed": {failed.identity: failure}, "without_job": 2}
     now = stands(study, TESTS, **more, outdated={old.identity: record(old, 0.9)})
     assert rendered(study, now) == (
         "| | seeds | val R@1 / mMP@5 | test R@1 / mMP@5 | test R@1 against plain | seconds |\n"

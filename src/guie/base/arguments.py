@@ -89,9 +89,12 @@ def shard(text: str) -> tuple[int, int]:
     return number, parts
 
 
+URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
+
+
 def local_path(path: str | Path) -> Path:
     """Return where to write a result. Raises UserError for a URL, which Path takes for a folder."""
-    if re.match(r"[A-Za-z][\w+.-]+:/", str(path)):
+    if re.match(URL, str(path)):
         raise UserError(
             f"{path}: results are written to a disk, not to a URL; name a local path, and copy the"
             " result there"

@@ -119,11 +119,7 @@ class CleaningConfig(Config):
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-Template = Annotated[
-    str, of_form(r"[^{}]*\{\}[^{}]*", "a sentence with exactly one {} for the name")
-]
+Template = Annotated[str, of_form(r"[^{}]*\{\}[^{}]*", "a sentence with one {} for the name")]
 ClassLabel = Annotated[str, of_form("[^/|]+/[^|]+", "of the form domain/class")]
 
 
@@ -179,9 +175,6 @@ class DomainShares(Config):
             yield "domain_source.names", f"lacks {', '.join(sorted(unnamed))}, which shares names"
 
 
-Repeats = Annotated[int, Field(ge=2)]  # one value has no standard error
-
-
 class ProxyEvaluatorConfig(Config):
     """The evaluator `proxy`: trains a head on frozen features in seconds to score a mix."""
 
@@ -207,7 +200,8 @@ class SelectionRule(Config):
 
     # forward steps add a source, backward steps remove one; the first decides where to start
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
-    seeds: Repeats = 3  # per comparison of a candidate with the current mix
+    # Per comparison of a candidate with the current mix; one value has no standard error
+    seeds: Annotated[int, Field(ge=2)] = 3
     # New seeds on which the best candidate must confirm its gain; 0: no confirmation
     confirm_seeds: Annotated[int, Field(ge=0)] = 6
     min_standard_errors: NonNegativeFloat = 2.0  # a gain must exceed so many

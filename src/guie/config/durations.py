@@ -32,8 +32,8 @@ class Duration:
             count, name = str(value).split()
             number, unit = float(count), UNITS[name]
         except (ValueError, KeyError):
-            said = "must be a number of steps or epochs, such as 500 steps or 1.5 epochs"
-            raise ValueError(said) from None
+            form = "must be a number of steps or epochs, such as 500 steps or 1.5 epochs"
+            raise ValueError(form) from None
         if not 0 < number < math.inf:
             raise ValueError("must be above 0 and finite")
         if unit == "steps" and number != int(number):

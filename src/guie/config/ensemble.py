@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
@@ -74,14 +74,17 @@ class MemberConfig(Config):
     run: RunConfig | None = None  # the run that trained it
 
 
-def _by_members(one: str, ensemble: str) -> Discriminator:
-    """Choose a branch of a union: whether a member has members, and so is an ensemble itself."""
+def _kind(value: Any) -> str:
+    nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
+    return "an ensemble" if nested else "a model"
 
-    def tag(value: Any) -> str:
-        nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
-        return ensemble if nested else one
 
-    return Discriminator(tag)
+# A member, which has members itself if it is an ensemble; only the faults of its kind are reported
+One = TypeVar("One")
+Many = TypeVar("Many")
+Nested = Annotated[
+    Annotated[One, Tag("a model")] | Annotated[Many, Tag("an ensemble")], Discriminator(_kind)
+]
 
 
 def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
@@ -102,7 +105,7 @@ def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> It
 class CompositionConfig(Config):
     """Members, which may be ensembles themselves, and how their embeddings become one."""
 
-    members: list[Part] = Field(min_length=1)
+    members: list[Nested[MemberConfig, CompositionConfig]] = Field(min_length=1)
     join: Literal["side_by_side", "average"] = "side_by_side"
     weights: list[PositiveFloat] | None = None  # of the members; null: equal
     average: Average = "normalised"  # of views, and of members with join: average
@@ -119,13 +122,6 @@ class CompositionConfig(Config):
             yield "domains", f"lacks {min(unknown)}, named in views; add it"
 
 
-Part = Annotated[
-    Annotated[MemberConfig, Tag("MemberConfig")]
-    | Annotated[CompositionConfig, Tag("CompositionConfig")],
-    _by_members("MemberConfig", "CompositionConfig"),
-]
-
-
 def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     """Return all models of an ensemble in order, including those of nested ensembles."""
     if isinstance(part, MemberConfig):
@@ -133,11 +129,11 @@ def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     return [leaf for member in part.members for leaf in leaves(member)]
 
 
-CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right", "center")
 NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {
     "whole": [{}],
     "flip": [{}, {"flip": True}],
-    "five_crops": [{"part": 0.875, "at": corner} for corner in CORNERS],  # 224 of 256 px
+    # 224 of 256 px
+    "five_crops": [{"part": 0.875, "at": corner} for corner in (*get_args(Corner)[1:], "center")],
 }
 
 
@@ -230,10 +226,9 @@ def _written_out(views: Any) -> Any:
     views = [views] if isinstance(views, str) else views
     if not isinstance(views, list):
         return views
-    unknown = [v for v in views if isinstance(v, str) and v not in NAMED_VIEWS]
-    if unknown:
-        allowed = f"{', '.join(NAMED_VIEWS)}, a mapping"
-        raise ValueError(f"unknown view {unknown[0]!r}; allowed: {allowed}")
+    for name in views:
+        if isinstance(name, str) and name not in NAMED_VIEWS:
+            raise ValueError(f"unknown view {name!r}; allowed: {', '.join(NAMED_VIEWS)}, a mapping")
     return [one for v in views for one in (NAMED_VIEWS[v] if isinstance(v, str) else [v])]
 
 
@@ -256,8 +251,8 @@ class Composed(Config):
         yield from _shared_faults(self, join)
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
-            said = "a view needs it; give images" if asks else "no view needs it; set null"
-            yield "classifier", f"assigns images to the domains of views, and {said}"
+            remedy = "a view needs it; give images" if asks else "no view needs it; set null"
+            yield "classifier", f"assigns images to the domains of views, and {remedy}"
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
             yield "join", f"missing, and needed for {len(self.members)} members"
@@ -287,8 +282,7 @@ class ComposedMember(Composed):
 
 
 Member = Annotated[
-    Annotated[ModelMember, Tag("ModelMember")] | Annotated[ComposedMember, Tag("ComposedMember")],
-    _by_members("ModelMember", "ComposedMember"),
+    Nested[ModelMember, ComposedMember],
     BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value),
 ]
 

@@ -112,8 +112,8 @@ class _Composer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.parser.peek_event()
         if tag := getattr(event, "tag", None):
-            said = f"a tag, {tag}; write the value without it, a string in quotes"
-            raise ComposerError(problem=said, problem_mark=event.start_mark)
+            problem = f"a tag, {tag}; write the value without it, a string in quotes"
+            raise ComposerError(problem=problem, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -122,9 +122,7 @@ class _Constructor(RoundTripConstructor):
 
 
 for _kind in ("timestamp", "value"):
-    _Constructor.add_constructor(
-        f"tag:yaml.org,2002:{_kind}", RoundTripConstructor.construct_yaml_str
-    )
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
 
 
 def parsed(text: str, source: str = "YAML", line: int = 1) -> Values:
@@ -144,8 +142,8 @@ def parsed(text: str, source: str = "YAML", line: int = 1) -> Values:
     except (YAMLError, ValueError, IndexError) as error:  # the last two of odd numbers
         mark = getattr(error, "problem_mark", None)
         place = f"{source}:{mark.line + line}" if mark and line else source
-        said = textwrap.shorten(str(getattr(error, "problem", error)), SHOWN, placeholder="...")
-        raise UserError(f"{place}: not valid YAML: {said}") from None
+        problem = textwrap.shorten(str(getattr(error, "problem", error)), SHOWN, placeholder="...")
+        raise UserError(f"{place}: not valid YAML: {problem}") from None
 
 
 def to_yaml(values: Any, flow: bool = False) -> str:
@@ -303,11 +301,11 @@ def _with_defaults(values: Values, block: str, to: str) -> Values:
     """Merge every entry of the list `to` over the block; without entries the block is the only one."""
     common, entries = values.at(block), values.plain.get(to) or []
     if not isinstance(common.plain, dict):
-        said = f"must be a mapping, like each of {to} (found {common.plain!r})"
-        raise UserError(f"{values.location(block)}: {said}")
+        text = f"must be a mapping, like each of {to} (found {common.plain!r})"
+        raise UserError(f"{values.location(block)}: {text}")
     if not isinstance(entries, list):
-        said = f"must be a list; if {block} is the only stage, set keys of {block}, such as {block}.epochs"
-        raise UserError(f"{values.location(to)}: {said}")
+        text = f"must be a list; if {block} is the only stage, set keys of {block}, such as {block}.epochs"
+        raise UserError(f"{values.location(to)}: {text}")
     own = [values.at(to, n) for n in range(len(entries))]
     own = [merged(common, one) if isinstance(one.plain, dict) else one for one in own] or [common]
     filled = {key: item for key, item in values.plain.items() if key != block}
@@ -353,30 +351,30 @@ def _line(fault: ErrorDetails, model: Model, values: Values) -> str:
     names = [name for m in models for name in _names_of(m)]
     match kind:
         case "extra_forbidden":
-            said = f"unknown key{remedy(loc[-1], _keys_of(_models_at(loc[:-1], model)))}"
+            text = f"unknown key{remedy(loc[-1], _keys_of(_models_at(loc[:-1], model)))}"
         case "missing":
-            said = "missing, and it has no default"
+            text = "missing, and it has no default"
         case "union_tag_invalid":
             tag = context["tag"]
-            said = f"unknown {discriminator} {tag!r}{remedy(tag, names, always=True)}"
+            text = f"unknown {discriminator} {tag!r}{remedy(tag, names, always=True)}"
         case "union_tag_not_found":
-            said = f"has no name; allowed: {', '.join(names)}"
+            text = f"has no name; allowed: {', '.join(names)}"
         case "model_type" | "model_attributes_type":
             keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_of(models))
-            said = f"must be a mapping of {keys}{found}"
+            text = f"must be a mapping of {keys}{found}"
         case "string_type" if isinstance(fault["input"], int | float):
-            said = f"must be text; put it in quotes, in a shell in '\"...\"'{found}"
+            text = f"must be text; put it in quotes, in a shell in '\"...\"'{found}"
         case "bool_type":
-            said = f"must be true or false{found}"
+            text = f"must be true or false{found}"
         case "float_type" if loc[-1] == VALUE:
             keys = ", ".join(_keys_of(_models_at(loc[:-1], model)))
-            said = f"must be a number, or a mapping of {keys}{found}"
+            text = f"must be a number, or a mapping of {keys}{found}"
         case _:
             of_key = "a key: " if loc[-1:] == ("[key]",) else ""
-            said = fault["msg"].removeprefix("Value error, ")
-            said = f"{of_key}{own.said if isinstance(own, ConfigError) else said}"
-            said += "" if isinstance(fault["input"], dict) else found
-    return f"{place}: {said}"
+            text = fault["msg"].removeprefix("Value error, ")
+            text = f"{of_key}{own.fault if isinstance(own, ConfigError) else text}"
+            text += "" if isinstance(fault["input"], dict) else found
+    return f"{place}: {text}"
 
 
 def _models_at(loc: tuple[int | str, ...], model: Model) -> list[Model]:

@@ -79,9 +79,7 @@ class AugmentConfig(Config):
     @property
     def distorts(self) -> bool:
         """Whether any of auto to jpeg is on."""
-        return bool(
-            self.auto or self.affine or self.hue or self.rgb_shift or self.blur or self.jpeg
-        )
+        return any((self.auto, self.affine, self.hue, self.rgb_shift, self.blur, self.jpeg))
 
     @property
     def color_strengths(self) -> tuple[float, float, float]:

@@ -167,8 +167,6 @@ class StageConfig(Config):
         if self.warmup and self.warmup.steps(1) >= self.epochs and self.warmup.unit == "epochs":
             yield "warmup", f"must be shorter than the stage's {self.epochs:g} epochs"
         if self.cached_views and (self.lr.trains_features or self.batch_norm_modes):
-            once = (
-                "features are computed once, but this stage changes them; set batch_norm to frozen,"
-            )
+            once = "features are computed once, but this stage changes them"
             rates = "lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}"
-            yield "cached_views", f"{once} {rates}, or cached_views to null"
+            yield "cached_views", f"{once}; set batch_norm to frozen, {rates}, or this to null"

@@ -176,8 +176,8 @@ class RunConfig(Config):
         modes: set[str] = set()
         for number, stage in enumerate(self.stages):
             before = self.stages[number - 1] if number else None
-            for key, said in (*self._faults_of_stage(stage, before), *self._faults_of_rates(stage)):
-                yield f"stages.{number}.{key}", said
+            for key, why in (*self._faults_of_stage(stage, before), *self._faults_of_rates(stage)):
+                yield f"stages.{number}.{key}", why
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
                 yield f"stages.{number}.batch_norm", "a run allows one of train and synced"
@@ -238,13 +238,12 @@ class RunConfig(Config):
             yield "margin", f"is for losses with a margin rule, such as arcface, not {used}"
         if stage.classes == "reset" and not stage.lr.of("classes"):
             yield "classes", "reset with lr.classes 0 leaves class weights random; raise lr.classes"
-        if stage.batch_norm_modes and (said := self.recompute_fault(stage)):
-            yield "batch_norm", f"{said}, or batch_norm to frozen"
+        if stage.batch_norm_modes and (why := self.recompute_fault(stage)):
+            yield "batch_norm", f"{why}, or batch_norm to frozen"
         if stage.repeated_views and task.name != "distillation":
             yield "repeated_views", f"is for task distillation, not {task.name}; set it to null"
-        if stage.repeated_views and (
-            stage.cached_views or getattr(self.retention, "generic", None)
-        ):
+        generic = self.retention and self.retention.generic
+        if stage.repeated_views and (stage.cached_views or generic):
             yield "repeated_views", "excludes cached_views and retention.generic; set it to null"
         if stage.augment.mixup:
             if losses or not isinstance(task, DistillationConfig):
@@ -290,5 +289,5 @@ class RunConfig(Config):
                 for sigma in (snd.sigma, snd.student_sigma):
                     if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
                         wide = f"perplexity {sigma.perplexity:g} must be below {others}"
-                        said = f"{wide}, the other images of batch and queue; lower it"
-                        yield f"task.criteria.{number}.relation", said
+                        why = f"{wide}, the other images of batch and queue; lower it"
+                        yield f"task.criteria.{number}.relation", why

@@ -18,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.base.arguments import local_path
-from guie.base.errors import UserError
+from guie.base.arguments import URL
 
 Fault = tuple[str, str]  # a key, and what is wrong with its value
 
@@ -27,9 +26,9 @@ Fault = tuple[str, str]  # a key, and what is wrong with its value
 class ConfigError(ValueError):
     """Report a fault of one key below the model that is checked; an empty key is the model itself."""
 
-    def __init__(self, key: str, said: str):
-        super().__init__(f"{key}: {said}" if key else said)
-        self.keys, self.said = tuple(key.split(".")) if key else (), said
+    def __init__(self, key: str, fault: str):
+        super().__init__(f"{key}: {fault}" if key else fault)
+        self.keys, self.fault = tuple(key.split(".")) if key else (), fault
 
 
 class Config(BaseModel):
@@ -52,11 +51,11 @@ class Config(BaseModel):
             other, *allowed = (needs,) if isinstance(needs, str) else needs
             value, default = getattr(self, other), type(self).model_fields[key].default
             if getattr(self, key) != default and (value not in allowed if allowed else not value):
-                said = f"is for {other} {' or '.join(allowed)}" if allowed else f"needs {other}"
+                fault = f"is for {other} {' or '.join(allowed)}" if allowed else f"needs {other}"
                 shown = "null" if value is None else value
-                raise ConfigError(key, f"{said}; {other} is {shown}; change one of the two")
-        for key, said in self.faults():
-            raise ConfigError(key, said)
+                raise ConfigError(key, f"{fault}; {other} is {shown}; change one of the two")
+        for key, fault in self.faults():
+            raise ConfigError(key, fault)
         return self
 
 
@@ -87,21 +86,14 @@ def of_form(pattern: str, form: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _is_local(path: str) -> str:
-    try:
-        local_path(path)
-    except UserError as error:
-        raise ValueError(str(error).removeprefix(f"{path}: ")) from None
-    return path
-
-
 # Of a run, an ensemble or a mix, whose folder is not that of all runs, or its parent
 _NAME = "letters, digits, '_', '-' and '.', and not dots alone"
 Name = Annotated[str, of_form(r"(?!\.+$)[\w.-]+", _NAME)]
 # In a manifest `|` joins two labels, and a line break ends a row
 _TEXT = r"[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 Domain = Annotated[str, of_form(_TEXT, "text of one line without |")]
-Output = Annotated[str, AfterValidator(_is_local)]  # a path to write
+# A path to write
+Output = Annotated[str, of_form(f"(?!{URL})(?s:.*)", "on a disk, not a URL; name a local path")]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # lengths and indices are 32-bit
 Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length

@@ -102,12 +102,6 @@ def embed_dataset(
     return accelerator.reduce(own_ND, "sum").cpu().numpy()  # of zeros elsewhere: the same bits
 
 
-def block_starts(count: int, parts: int, batch_size: int) -> range:
-    """Return where blocks of whole batches begin: at least LEAST a part, so that processes get alike."""
-    batches = min(BLOCK // batch_size, -(-count // (batch_size * parts * LEAST)))
-    return range(0, count, batch_size * max(1, batches))
-
-
 class OnDevices:
     """Computes embeddings in all processes of an accelerator, each its own blocks.
 
@@ -137,7 +131,9 @@ class OnDevices:
         self.process = accelerator.process_index, accelerator.num_processes
 
     def starts(self, count: int, parts: int) -> range:
-        return block_starts(count, parts, self.unit)
+        # Of whole batches; about LEAST a part, so that processes get alike
+        batches = min(BLOCK // self.unit, -(-count // (self.unit * parts * LEAST)))
+        return range(0, count, self.unit * max(1, batches))
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in the main process and return its result in every process."""
@@ -185,26 +181,20 @@ class OnDevices:
 
     @torch.inference_mode()
     def _embed(self, batch: Any) -> Tensor:
-        taken = [batch] if torch.is_tensor(batch) else batch
+        device, parts = self.accelerator.device, [batch] if torch.is_tensor(batch) else batch
         with self.accelerator.autocast():
-            emb_BD = self.embedder(
-                *(part.to(self.accelerator.device, non_blocking=True) for part in taken)
-            )
-        return emb_BD.float()
+            return self.embedder(*(part.to(device, non_blocking=True) for part in parts)).float()
 
 
 def _inputs(
     device: torch.device, dataset: Samples, batches: Sequence[Any], workers: int | None
 ) -> Iterator[Any]:
     """Yield the batches of a data set, in order; on a GPU, its images are preprocessed there."""
-    made_by = getattr(dataset, "preprocess", None)
-    if (
-        device.type not in PREPROCESSING
-        or not isinstance(dataset, EvalDataset)
-        or not isinstance(made_by, Preprocess | Inputs)
-    ):
+    made_by = dataset.preprocess if isinstance(dataset, EvalDataset) else None
+    if device.type not in PREPROCESSING or not isinstance(made_by, Preprocess | Inputs):
         yield from eval_loader(dataset, batches, workers, device)
         return
+    assert isinstance(dataset, EvalDataset)
     preprocess: nn.Module = copy.deepcopy(made_by).to(device)  # loaders need the original
     cut = [[own[start : start + PIECE] for start in range(0, len(own), PIECE)] for own in batches]
     pieces = [piece for own in cut for piece in own]
@@ -286,18 +276,16 @@ class FileEmbeddings:
         name = open_image.__name__
         variant = [f"{name} {tuple(box)}" if box else name for box in boxes] if boxes else name
         self.store, self.accelerator, self.without = store, accelerator, without
-        self.states = from_main(
-            accelerator, partial(readable_states, root, paths, variant, without)
-        )
+        find = partial(readable_states, root, paths, variant, without)
+        self.states = from_main(accelerator, find)
         files = absolute(root, paths)
         self.dataset = EvalDataset(files, preprocess, boxes, open_image)
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
             batch_size = self._compute.unit
-            self._compute.remote = Remote(
-                partial(_on_an_actor, opens, open_image, batch_size), items
-            )
+            there = partial(_on_an_actor, opens, open_image, batch_size)
+            self._compute.remote = Remote(there, items)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
         """Compute the missing rows of part n of m, and return their positions.

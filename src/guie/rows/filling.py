@@ -182,7 +182,5 @@ def mapped(
                     yield found
                     done()
             except BrokenProcessPool:
-                raise UserError(
-                    f"a process that decodes images was killed, perhaps because memory ran out; use"
-                    f" fewer than {workers} workers"
-                ) from None
+                killed = "a process that decodes images was killed, perhaps because memory ran out"
+                raise UserError(f"{killed}; use fewer than {workers} workers") from None

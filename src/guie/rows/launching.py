@@ -100,9 +100,7 @@ def fill_with_ray(
                 bar.update(done["rows"])
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
-        raise UserError(
-            f"Ray: {line}; computed rows are kept, and the same command goes on"
-        ) from None
+        raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
 
 
 def on_ray() -> bool:

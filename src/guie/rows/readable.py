@@ -190,10 +190,9 @@ def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, li
         before = manifest.table[manifest.table["split"] == split]
         after = table[table["split"] == split]
         if after.empty:
-            raise UserError(
-                f"{manifest.path}: none of {len(before):,} {split} images can be read;"
-                f" is {manifest.root} the folder that image_path starts from?"
-            )
+            none = f"none of {len(before):,} {split} images can be read"
+            where = f"is {manifest.root} the folder that image_path starts from?"
+            raise UserError(f"{manifest.path}: {none}; {where}")
         lines.append(f"{split}: {'; '.join(_changes(split, before, after))}")
     return replace(manifest, table=table.reset_index(drop=True)), lines
 

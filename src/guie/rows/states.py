@@ -109,9 +109,7 @@ def states(
     parts = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
     # A network disk takes milliseconds for each file
     with ThreadPoolExecutor(STAT_THREADS) as pool:
-        answers = pool.map(
-            lambda part: [_size_and_time(files[row], by_content) for row in part], parts
-        )
+        answers = pool.map(lambda part: [_size_and_time(files[n], by_content) for n in part], parts)
         for part, found in zip(parts, answers, strict=True):
             size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T
     return States(names, size_N, time_N, variant)
@@ -130,10 +128,8 @@ def readable_states(
         (first,) = absolute(root, [found.names[bad[0]]])
         why = None if url_of(first) else why_unreadable(first, "image")
         why = why or f"{shown(first)}: cannot be read"
-        raise UserError(
-            f"{why} ({len(bad):,} of {len(found):,} images); the root must be the folder that image_path"
-            " is relative to"
-        )
+        wanted = "the root must be the folder that image_path is relative to"
+        raise UserError(f"{why} ({len(bad):,} of {len(found):,} images); {wanted}")
     return found
 
 

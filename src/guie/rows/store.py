@@ -44,8 +44,8 @@ class Rows:
     """
 
     def __init__(self, blocks: Sequence[Path], block_N: np.ndarray, row_N: np.ndarray, dim: int):
-        self._blocks, self._block_N, self._row_N = blocks, block_N, row_N
-        self._mapped = lru_cache(maxsize=None)(self._map)
+        self._block_N, self._row_N = block_N, row_N
+        self._mapped = lru_cache(maxsize=None)(lambda n: np.asarray(np.load(blocks[n], "r")))
         self.shape, self.ndim, self.dtype = (len(row_N), dim), 2, np.dtype(np.float32)
 
     def __len__(self) -> int:
@@ -66,9 +66,6 @@ class Rows:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or np.float32, copy=False)
 
-    def _map(self, number: int) -> np.ndarray:
-        return np.asarray(np.load(self._blocks[number], mmap_mode="r"))
-
 
 class Store:
     """The rows of one recipe.
@@ -85,7 +82,8 @@ class Store:
     def __init__(
         self, folder: str | Path, recipe: Mapping[str, Any], dtype: type[np.floating] | None = None
     ):
-        self.folder = as_path(folder) / _name(recipe)
+        name = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = as_path(folder) / name
         self.url = url_of(self.folder)
         self.recipe, self.dtype = dict(recipe), dtype and np.dtype(dtype)
         self.suffix = "npy" if dtype else "parquet"
@@ -123,14 +121,12 @@ class Store:
         Raises UserError if it is computed in another number of parts.
         """
         known = json.loads(self._local(PARTS).read_text()) if PARTS in self._names() else {}
-        name = hashlib.sha256("\n".join(states.names).encode(errors="surrogateescape")).hexdigest()[
-            :16
-        ]
+        names = "\n".join(states.names).encode(errors="surrogateescape")
+        name = hashlib.sha256(names).hexdigest()[:16]
         if known.setdefault(name, parts) != parts:
-            raise UserError(
-                f"{shown(self.folder)}: these {len(states):,} images are computed in {known[name]} parts; go"
-                f" on with --shard N/{known[name]}, or delete its {PARTS}"
-            )
+            why = f"these {len(states):,} images are computed in {known[name]} parts"
+            remedy = f"go on with --shard N/{known[name]}, or delete its {PARTS}"
+            raise UserError(f"{shown(self.folder)}: {why}; {remedy}")
         self._write(PARTS, json.dumps(known, indent=1).encode())
 
     def add(self, states: States, rows: Any) -> None:
@@ -143,7 +139,12 @@ class Store:
         if self.dtype is None:
             content = rows.to_parquet(index=False)
         else:
-            self._refuse_overflow(states, rows)
+            reach, most = np.abs(rows).max(axis=1), float(np.finfo(self.dtype).max)
+            if not (reach <= most).all():  # also catches NaN
+                worst = int(np.argmin(reach <= most))
+                found = f"{states.names[worst]}: a feature has magnitude {reach[worst]:,.0f}"
+                limit = f"features are cached as {self.dtype}, up to {most:,.0f}"
+                raise UserError(f"{found}; {limit}, so this model's features cannot be cached")
             content = _as_npy(np.ascontiguousarray(rows, self.dtype))
         name = _hash(states.key_N, content)
         self._write(f"{name}.{self.suffix}", content)
@@ -190,12 +191,13 @@ class Store:
         names, keys = [], [np.empty(0, KEY)]
         files = sorted(name for name in self._names() if KEYS.fullmatch(name))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for name, key_R in zip(files, pool.map(self._keys, files), strict=True):
+            for file, key_R in zip(files, pool.map(self._keys, files), strict=True):
+                name = file.removesuffix(".key.npy")
                 if key_R is None:
-                    self._forget(name.removesuffix(".key.npy"))
-                    continue
-                names.append(name.removesuffix(".key.npy"))
-                keys.append(key_R)
+                    self._forget(name)
+                else:
+                    names.append(name)
+                    keys.append(key_R)
         key_M = np.concatenate(keys)
         lengths = [len(one) for one in keys[1:]]
         block_M = np.repeat(np.arange(len(names)), lengths)
@@ -211,13 +213,13 @@ class Store:
 
     def _blocks(self, names: Sequence[str], used: np.ndarray) -> list[Path]:
         """Return the file of each block; those of a bucket are fetched if they are used."""
-        wanted = {*np.unique(used).tolist()}
-        files = [f"{name}.{self.suffix}" for name in names]
+        wanted = {names[block] for block in np.unique(used).tolist() if block >= 0}
+
+        def file(name: str) -> Path:
+            return self._local(f"{name}.{self.suffix}") if name in wanted else Path()
+
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            fetched = pool.map(
-                lambda n: self._local(files[n]) if n in wanted else Path(), range(len(files))
-            )
-            return [*fetched]
+            return [*pool.map(file, names)]
 
     def _is_whole(self, name: str) -> bool:
         try:
@@ -262,28 +264,19 @@ class Store:
         if self.url:
             delete(f"{self.url}/{name}")
 
-    def _refuse_overflow(self, states: States, rows_ND: np.ndarray) -> None:
-        reach, most = np.abs(rows_ND).max(axis=1), float(np.finfo(self.dtype).max)
-        if not (reach <= most).all():  # also catches NaN
-            worst = int(np.argmin(reach <= most))
-            raise UserError(
-                f"{states.names[worst]}: a feature has magnitude {reach[worst]:,.0f}; features are"
-                f" cached as {self.dtype}, up to {most:,.0f}, so this model's features cannot be cached"
-            )
 
-
-class Writer:
+class Writer(ThreadPoolExecutor):
     """Adds blocks to a store, one in the background; leaving the context waits for the last."""
 
     def __init__(self, store: Store, states: States):
+        super().__init__(1)
         self.store, self.states = store, states
-        self._thread = ThreadPoolExecutor(1)
         self._written: Future[None] | None = None
 
     def __call__(self, positions: np.ndarray, rows: Any) -> None:
         """Write the rows at these positions. Raises the UserError of the block before."""
         self.wait()
-        self._written = self._thread.submit(self.store.add, self.states.take(positions), rows)
+        self._written = self.submit(self.store.add, self.states.take(positions), rows)
 
     def wait(self) -> None:
         """Wait until all is written. Raises UserError if it cannot be."""
@@ -291,16 +284,9 @@ class Writer:
         if written:
             written.result()
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
         self.wait()
-
-
-def _name(recipe: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _as_npy(array: np.ndarray) -> bytes:

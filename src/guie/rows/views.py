@@ -124,7 +124,6 @@ def _check_room(folder: Path, wanted_bytes: int) -> None:
     here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(here).free
     if wanted_bytes > free_bytes:
-        raise UserError(
-            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free disk"
-            " space, lower cached_views, or move the folder of runs (out)"
-        )
+        remedy = "free disk space, lower cached_views, or move the folder of runs (out)"
+        need = f"the features need {wanted_bytes:,} bytes, {free_bytes:,} are free"
+        raise UserError(f"{folder}: {need}; {remedy}")

@@ -148,14 +148,10 @@ def _of_domain(
     """Return the test scores of one domain, by seed."""
     found = {seed: now.done.get(plan.jobs[row.name, seed, None].identity) for seed in row.seeds}
     domains = {seed: record["test"]["domains"] for seed, record in found.items() if record}
-    for scored in domains.values():
-        if domain not in scored:
-            raise UserError(
-                f"{plan.path}: no domain {domain!r}; allowed: {', '.join(sorted(scored))}"
-            )
-    return pd.Series(
-        {seed: scored[domain][metric] for seed, scored in domains.items()}, dtype=float
-    )
+    for one in domains.values():
+        if domain not in one:
+            raise UserError(f"{plan.path}: no domain {domain!r}; allowed: {', '.join(sorted(one))}")
+    return pd.Series({seed: one[domain][metric] for seed, one in domains.items()}, dtype=float)
 
 
 Hits = dict[str, tuple[np.ndarray, np.ndarray]]  # by domain: hits and queries of each class [C]
@@ -224,12 +220,10 @@ def claims_table(path: Path, headlines: bool = False) -> str:
         headlines: only the main claims of the papers; the last line counts all verdicts.
     """
     claims = read_claims(path)
-    studies = {
-        name: as_committed(path.with_name(f"{name}.yaml")) for name in {c.study for c in claims}
-    }
-    table = pd.DataFrame(
-        [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]
-    )
+    names = {claim.study for claim in claims}
+    studies = {name: as_committed(path.with_name(f"{name}.yaml")) for name in names}
+    cells = [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]
+    table = pd.DataFrame(cells)
     count = table["verdict"].value_counts().to_dict()
     if headlines:
         table = table[[claim.headline for claim in claims]].drop(columns=["rows", SMALLEST])

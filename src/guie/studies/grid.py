@@ -209,115 +209,83 @@ def read_plan(path: Path) -> Plan:
         composed = own.at("compose") if config.compose is not None else None
         of_models = config.compose is not None or config.evaluate is not None
         points = [(name, composed or common)] if of_models else _points(name, own, config, common)
-        names = []
+        first: dict[str, str] = {}
         for full_name, values in points:
             row = Row(full_name, seeds, study.unseen if config.unseen else {}, unseen)
             if any(row.name == other.name for other in rows):
                 faults.append(f"{own.location()}: a second row {row.name!r}; rename one")
             rows.append(row)
-            names.append(row.name)
             try:
                 whole = (
                     _composition(values, common)
                     if composed
                     else validated(values, RunConfig, variables=False)
                 )
-                made = (
-                    _evaluations(row, config.evaluate, whole, own, study, jobs)
-                    if config.evaluate and isinstance(whole, RunConfig)
-                    else _jobs(row, whole, values, study, jobs)
-                )
-                jobs |= {job.key: job for job in made}
+                where = (own if config.evaluate else values).location()
+                for job in [*_jobs(row, whole, config, where, study, jobs)]:
+                    jobs[job.key] = job
+                    if first.setdefault(job.identity, row.name) != row.name:
+                        both = f"{first[job.identity]!r} and {row.name!r} of its grid"
+                        remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
+                        faults.append(f"{own.location()}: {both} are the same run; {remedy}")
             except UserError as error:
                 faults += str(error).splitlines()
-        faults += _alike(own, names, jobs)
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
         where = written.location("baseline")
         faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
-    unknown = [name for name in study.protocols if name not in PROTOCOLS]
-    if unknown:
-        where = written.location("protocols")
-        faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
+    for name in study.protocols:
+        if name not in PROTOCOLS:
+            where = written.location("protocols")
+            faults.append(f"{where}: no protocol {name!r}; known: {', '.join(PROTOCOLS)}")
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
     return Plan(path, study, rows, jobs)
 
 
-def _alike(own: Values, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
-    """Yield an error for each row that expands to the same run twice."""
-    first: dict[str, str] = {}
-    for (name, _, _), job in jobs.items():
-        if name in names and first.setdefault(job.identity, name) != name:
-            yield (
-                f"{own.location()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
-                " a stage sets the key itself, vary it there, for example stages.0.lr.classes"
-            )
-
-
 def _jobs(
     row: Row,
     whole: RunConfig | ComposeConfig,
-    written: Values,
+    row_config: RowConfig,
+    where: str,
     study: StudyConfig,
     above: Mapping[Key, Job],
 ) -> Iterator[Job]:
-    """Yield the jobs of all seeds and folds; jobs above may be teachers or members.
+    """Yield the jobs of all seeds and folds; jobs above may be teachers, members or evaluated models.
 
     Raises UserError for a row above without that seed or fold, or an ensemble of no row above.
     """
+    evaluation = row_config.evaluate
+    names: list[str] = []
+    if evaluation:
+        names = [*evaluation.each().values()]
+    elif isinstance(whole, ComposeConfig):
+        parts = whole.parts()
+        names = [m.model for part in parts for m in part.members if isinstance(m, ModelMember)]
+    else:
+        if isinstance(whole.task, DistillationConfig):
+            names = [one.model for one in whole.task.teachers]
+        names += [whole.start_from] if whole.start_from else []
     for seed in row.seeds:
         for _, _, fold in row.keys(seed):
             left_out = row.folds[fold] if fold is not None else []
-            needs = _rows_above(_models(whole), seed, fold, above, written)
+            needs = _rows_above(names, seed, fold, above, where)
             if isinstance(whole, RunConfig):
                 data = whole.data
-                if left_out:
+                if left_out and not evaluation:
                     domains = sorted({*data.leave_out, *left_out})
                     data = data.model_copy(update={"leave_out": domains})
                 config = whole.model_copy(update={"seed": seed, "data": data})
-                yield Job(row.name, seed, fold, config, study, needs)
+                yield Job(row.name, seed, fold, config, study, needs, evaluation=evaluation)
             elif needs:
                 config = next(iter(needs.values())).config
                 ensemble = _without(whole, left_out)
                 yield Job(row.name, seed, fold, config, study, needs, ensemble)
             else:
-                raise UserError(
-                    f"{written.location()}: no member is a row above; for other models use compose.py"
-                )
-
-
-def _evaluations(
-    row: Row,
-    evaluation: EvaluateConfig,
-    config: RunConfig,
-    written: Values,
-    study: StudyConfig,
-    above: Mapping[Key, Job],
-) -> Iterator[Job]:
-    """Yield the jobs of all seeds and folds of a row that trains nothing; raises as `_jobs`."""
-    for seed in row.seeds:
-        for _, _, fold in row.keys(seed):
-            needs = _rows_above(evaluation.each().values(), seed, fold, above, written)
-            of_seed = config.model_copy(update={"seed": seed})
-            yield Job(row.name, seed, fold, of_seed, study, needs, evaluation=evaluation)
-
-
-def _models(config: RunConfig | ComposeConfig) -> list[str]:
-    """Return a run's teachers and initial model, or an ensemble's members, as written."""
-    if isinstance(config, ComposeConfig):
-        parts = config.parts()
-        return [m.model for part in parts for m in part.members if isinstance(m, ModelMember)]
-    task = config.task
-    taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
-    return [*taught, *([config.start_from] if config.start_from else [])]
+                raise UserError(f"{where}: no member is a row above; for others use compose.py")
 
 
 def _rows_above(
-    names: Iterable[str],
-    seed: int,
-    fold: str | None,
-    jobs: Mapping[Key, Job],
-    written: Values,
+    names: Iterable[str], seed: int, fold: str | None, jobs: Mapping[Key, Job], where: str
 ) -> dict[str, Job]:
     """Return the models that are runs of rows above, by name: `ROW`, `ROW, seed 2`, or `ROW, seed +2`.
 
@@ -338,8 +306,7 @@ def _rows_above(
         if key not in jobs:
             message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
             raise UserError(
-                f"{written.location()}: {key[0]} has no run of {message}; give both rows the same seeds"
-                " and folds"
+                f"{where}: {key[0]} has no run of {message}; give both rows the same seeds and folds"
             )
         found[name] = jobs[key]
     return found
@@ -347,9 +314,7 @@ def _rows_above(
 
 def _composition(written: Values, common: Values) -> ComposeConfig:
     """Validate a `compose` section, with a placeholder name; scored on the runs' val split by default."""
-    for key in SET_BY_THE_STUDY:
-        if key in written.plain:
-            raise UserError(f"{written.location(key)}: the study sets it; remove it")
+    _refuse_own(written)
     data = common.plain.get("data") or {}
     val = {key: data[key] for key in ("manifest", "root") if key in data}
     named = replace(written, plain={"val": val, **written.plain, "name": "study"})
@@ -358,11 +323,10 @@ def _composition(written: Values, common: Values) -> ComposeConfig:
 
 def _without(ensemble: ComposeConfig, left_out: list[str]) -> ComposeConfig:
     """Return the config to fit and score on the other domains."""
-
-    def without(key: str, value: Any) -> Any:
-        return sorted({*value, *left_out}) if key == "leave_out" else value
-
-    return ComposeConfig.model_validate(_changed(ensemble, without))
+    changed = _changed(
+        ensemble, lambda key, value: sorted({*value, *left_out}) if key == "leave_out" else value
+    )
+    return ComposeConfig.model_validate(changed)
 
 
 # Set by the study for each run
@@ -373,10 +337,8 @@ IN_BRACES = re.compile(r"\{([\w.]+)\}")
 def _common(study: Values) -> Values:
     """Return the common config of all runs, with its base applied. Raises UserError."""
     own = study.at("run")
-    _refuse_own(own)
-    only_base = {key: item for key, item in own.plain.items() if key == "base"}
     rest = {key: item for key, item in own.plain.items() if key != "base"}
-    base = with_base(replace(own, plain=only_base))
+    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
     common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
     return _overridden(common, replace(own, plain=rest))
 
@@ -386,9 +348,7 @@ def _points(
 ) -> Iterator[tuple[str, Values]]:
     """Yield name and config of each row that this row's grid expands to. Raises UserError."""
     settings = {k: v for k, v in (row.plain or {}).items() if k not in RowConfig.model_fields}
-    own = replace(row, plain=settings)
-    _refuse_own(own)
-    values = _overridden(common, own)
+    values = _overridden(common, replace(row, plain=settings))
     for chosen in product(*config.grid.values()):
         point = dict(zip(config.grid, chosen, strict=True))
         full_name = _named(name, point, config.grid, row.location())
@@ -396,16 +356,16 @@ def _points(
 
 
 def _overridden(common: Values, own: Values) -> Values:
-    """Merge `own` into `common`; keys with dots work as in `--set`."""
+    """Merge `own` into `common`; keys with dots work as in `--set`. Raises UserError."""
+    _refuse_own(own)
     dotted = {key: item for key, item in own.plain.items() if "." in str(key)}
     rest = {key: item for key, item in own.plain.items() if key not in dotted}
     return _set(merged(common, replace(own, plain=rest)), dotted, own.location())
 
 
 def _set(values: Values, settings: dict[str, Any], source: str) -> Values:
-    changed = Values(
-        copy.deepcopy(values.plain), dict(values.places)
-    )  # other rows share parts of it
+    # Other rows share parts of it
+    changed = Values(copy.deepcopy(values.plain), dict(values.places))
     for key, value in settings.items():
         override(changed, key, value, source)
     return changed

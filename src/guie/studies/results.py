@@ -47,37 +47,24 @@ class Code:
 def code_of(src: Path = SRC) -> Code:
     """Return the code version; UNKNOWN outside a repository or without git."""
     try:
-        commit, tree = _git(src, "rev-parse", "HEAD", "HEAD:./").split()
-        # With a temporary index and object store, as the repository's own belong to the user
         with tempfile.TemporaryDirectory() as folder:
-            store = _git(src, "rev-parse", "--path-format=absolute", "--git-path", "objects")
-            apart = {
-                "GIT_INDEX_FILE": f"{folder}/index",
-                "GIT_OBJECT_DIRECTORY": folder,
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": store,
-            }
-            _git(src, "read-tree", "HEAD", **apart)
-            _git(src, "add", "--all", ".", **apart)
-            prefix = _git(src, "rev-parse", "--show-prefix")
-            now = _git(src, "write-tree", f"--prefix={prefix}", **apart)
+            environment = os.environ | {"GIT_INDEX_FILE": f"{folder}/index"}  # not the user's index
+
+            def git(*words: str) -> str:
+                command = ["git", "-C", str(src), *words]
+                done = subprocess.run(command, capture_output=True, check=True, env=environment)
+                return done.stdout.decode().strip()
+
+            commit, tree = git("rev-parse", "HEAD", "HEAD:./").split()
+            git("read-tree", "HEAD")
+            git("add", "--all", ".")
+            now = git("write-tree", f"--prefix={git('rev-parse', '--show-prefix')}")
     except (OSError, subprocess.CalledProcessError):
         return Code(UNKNOWN, UNKNOWN, dirty=False)
     return Code(now, commit, dirty=now != tree)
 
 
-def _git(folder: Path, *words: str, **environment: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
-    )
-    return done.stdout.strip()
-
-
 Record = dict[str, Any]
-LISTS = ("runs", "failures")
 KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
 NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
@@ -102,19 +89,16 @@ def read_results(path: Path) -> Results:
     remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: {r["config"]: r for r in values[key]} for key in LISTS}
-        lacking = [
-            f"a line of {key} lacks {', '.join(sorted(NEEDED[key] - line.keys()))}"
-            for key in LISTS
-            for line in lists[key].values()
-            if NEEDED[key] - line.keys()
-        ]
+        lists = {key: {r["config"]: r for r in values[key]} for key in NEEDED}
+        for key, needed in NEEDED.items():
+            for lacking in (needed - line.keys() for line in lists[key].values()):
+                if lacking:
+                    names = ", ".join(sorted(lacking))
+                    raise UserError(f"{path}: a line of {key} lacks {names}; {remedy}")
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}; {remedy}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path}: not a results file of a study; {remedy}") from None
-    if lacking:
-        raise UserError(f"{path}: {lacking[0]}; {remedy}")
     return Results(**lists)
 
 
@@ -129,7 +113,7 @@ def add_record(path: Path, record: Record) -> None:
         there.runs[identity] = record
         there.failures.pop(identity, None)
     # The bytes do not depend on the order of the results
-    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in LISTS]
+    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in NEEDED]
     write_text(path, "{\n" + ",\n".join(lists) + "\n}\n")
 
 
@@ -138,20 +122,17 @@ class StudyStatus:
     """State of a study's jobs, by identity.
 
     Attributes: `done` and `failed`, which count; `outdated`, results of other code or another manifest,
-    which do not count; `strangers`, the number of results without a job.
+    which do not count; `without_job`, how many results are of no job.
     """
 
     done: dict[str, Record]
     failed: dict[str, Record]
     outdated: dict[str, Record]
-    strangers: int
+    without_job: int
 
 
-def standing(
-    results: Results,
-    jobs: Iterable[Job],
-    any_code: bool,
-    elsewhere: Iterable[Results] = (),
+def status(
+    results: Results, jobs: Iterable[Job], any_code: bool, elsewhere: Iterable[Results] = ()
 ) -> StudyStatus:
     """Return which results count, including those of other studies, which may have the same runs.
 
@@ -160,35 +141,30 @@ def standing(
     """
     by_identity = {job.identity: job for job in jobs}
 
-    def counting(records: dict[str, Record]) -> dict[str, Record]:
-        known = {i: record for i, record in records.items() if i in by_identity}
-        manifests = {
-            i: {record["manifest"], manifest_of(by_identity[i])} for i, record in known.items()
-        }
-        return {
-            i: record
-            for i, record in known.items()
-            if (any_code or record["version"] == RESULT_VERSION)
-            and (len(manifests[i]) == 1 or UNKNOWN in manifests[i])
-        }
+    def counts(identity: str, record: Record) -> bool:
+        if identity not in by_identity or not (any_code or record["version"] == RESULT_VERSION):
+            return False
+        manifests = {record["manifest"], manifest_of(by_identity[identity])}
+        return len(manifests) == 1 or UNKNOWN in manifests
 
-    done = counting(results.runs)
+    done = {i: record for i, record in results.runs.items() if counts(i, record)}
     for other in elsewhere:
-        for identity, record in counting(other.runs).items():
-            row, seed, fold = by_identity[identity].key
-            done.setdefault(identity, record | {"row": row, "seed": seed, "fold": fold})
-    failed = {i: r for i, r in counting(results.failures).items() if i not in done}
+        for i, record in other.runs.items():
+            if i not in done and counts(i, record):
+                row, seed, fold = by_identity[i].key
+                done[i] = record | {"row": row, "seed": seed, "fold": fold}
+    failed = {i: r for i, r in results.failures.items() if i not in done and counts(i, r)}
     outdated = {i: r for i, r in results.runs.items() if i in by_identity and i not in done}
-    strangers = sum(
-        identity not in by_identity for identity in {**results.runs, **results.failures}
-    )
-    return StudyStatus(done, failed, outdated, strangers)
+    without_job = (results.runs | results.failures).keys() - by_identity
+    return StudyStatus(done, failed, outdated, len(without_job))
 
 
-def results_beside(path: Path) -> list[Results]:
-    """Read the results of the other studies in the folder. Raises UserError."""
-    others = sorted({*path.parent.glob("*.json")} - {path})
-    return [read_results(other) for other in others if other.with_suffix(".yaml").exists()]
+def status_of(plan: Plan, any_code: bool) -> StudyStatus:
+    """Return the status of a study, with results of the folder's other studies. Raises UserError."""
+    own = results_path(plan.path)
+    files = sorted({*own.parent.glob("*.json")} - {own})
+    others = [read_results(file) for file in files if file.with_suffix(".yaml").exists()]
+    return status(read_results(own), plan.jobs.values(), any_code, others)
 
 
 def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
@@ -196,8 +172,8 @@ def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
 
     Its images are not needed. Raises UserError as `read_plan` and `read_results`.
     """
-    plan, own = read_plan(study), results_path(study)
-    return plan, standing(read_results(own), plan.jobs.values(), True, results_beside(own))
+    plan = read_plan(study)
+    return plan, status_of(plan, any_code=True)
 
 
 def stamp(job: Job, code: Code) -> Record:

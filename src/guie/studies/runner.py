@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -115,8 +115,8 @@ def _why(code: int, log: Path, start: int) -> str:
     """Return the log line that says why a script failed."""
     with log.open("rb") as file:
         file.seek(start)
-        said = file.read().decode(errors="replace")
-    lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
+        output = file.read().decode(errors="replace")
+    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     message = [line for line in lines if line.startswith("error: ")] or lines or ["no output"]
     if code < 0:
         message = [f"ended by {signal.Signals(-code).name}; last line: {message[-1]}"]
@@ -124,9 +124,8 @@ def _why(code: int, log: Path, start: int) -> str:
 
 
 def _without_places(line: str) -> str:
-    places = {f"{os.getcwd()}/": "", os.environ.get("GUIE_REAL") or "\0": "${GUIE_REAL}"}
-    for place, instead in places.items():
-        line = line.replace(place, instead)
+    line = line.replace(f"{os.getcwd()}/", "")
+    line = line.replace(os.environ.get("GUIE_REAL") or "\0", "${GUIE_REAL}")
     return line.replace(str(Path.home()), "~")
 
 
@@ -136,9 +135,8 @@ def look_at_images(jobs: Iterable[Job]) -> None:
     The runs report images that cannot be decoded. Raises UserError if a manifest is missing or invalid.
     """
     named = {(job.config.data.manifest, job.config.data.root) for job in jobs}
-    named |= {
-        (test.manifest, test.root) for test in (job.study.test for job in jobs) if test.manifest
-    }
+    tests = [job.study.test for job in jobs]
+    named |= {(test.manifest, test.root) for test in tests if test.manifest}
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
@@ -147,8 +145,8 @@ def look_at_images(jobs: Iterable[Job]) -> None:
 
 def threads_of_each(jobs: int) -> int:
     """Return the cores for each of `jobs` parallel jobs, or OMP_NUM_THREADS if it is a number above 0."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    own = int(said) if re.fullmatch("[0-9]{1,9}", said) else 0
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    own = int(given) if re.fullmatch("[0-9]{1,9}", given) else 0
     return own or max(1, usable_cores() // jobs)
 
 
@@ -168,7 +166,7 @@ Outcome = Record | Failed
 def work_off(
     jobs: Sequence[Job],
     at_once: int,
-    do: Callable[[Job], Record],
+    do: Callable[[Job], Outcome],
     ended: Callable[[Job, Outcome], None],
     halt: Callable[[bool], Any],
     interrupts: Interrupts,
@@ -179,7 +177,7 @@ def work_off(
         ended: called in this thread when a job ends.
         halt: makes running jobs raise Halted soon; immediately if its argument is True.
 
-    Raises what `do` and `ended` raise, except Failed, after all running jobs have ended.
+    Raises what `do` and `ended` raise, after all running jobs have ended.
     """
     with ThreadPoolExecutor(at_once) as pool, tqdm(total=len(jobs), desc="runs", unit="run") as bar:
         under_way = {pool.submit(do, job): job for job in jobs}
@@ -187,14 +185,14 @@ def work_off(
             while under_way and interrupts.cause() == Cause.NONE:
                 done, _ = wait(under_way, LOOK_S, FIRST_COMPLETED)
                 for future in [future for future in under_way if future in done]:
-                    ended(under_way.pop(future), _outcome(future))
+                    ended(under_way.pop(future), future.result())
                     bar.update()
             if under_way:  # a signal; jobs that still finish by themselves are reported
                 halt(False)
                 pool.shutdown(cancel_futures=True)
                 for future, job in under_way.items():
                     if not future.cancelled() and not isinstance(future.exception(), Halted):
-                        ended(job, _outcome(future))
+                        ended(job, future.result())
         except KeyboardInterrupt:  # the second Ctrl-C
             halt(True)
             pool.shutdown(cancel_futures=True)
@@ -204,13 +202,6 @@ def work_off(
             pool.shutdown(cancel_futures=True)
             raise
     return not under_way
-
-
-def _outcome(future: Future[Record]) -> Outcome:
-    try:
-        return future.result()
-    except Failed as failed:
-        return failed
 
 
 METRICS = ("r_at_1", "mmp_at_5")
@@ -223,8 +214,8 @@ class CodeChanged(UserError):
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """Where and how the jobs of a study run, several at once in threads.
+class Runner:
+    """Trains, tests and records the jobs of a study, several at once in threads.
 
     Attributes: `out`, folder of the runs, with shared caches; `scripts`, folder of train.py and others;
     `code`, version at the start of the study; `code_now` returns the current version; `gpus`, one for
@@ -238,96 +229,92 @@ class Workshop:
     code_now: Callable[[], Code]
     threads: int
     gpus: list[str]
-    _makers: dict[Path, threading.Lock] = field(default_factory=dict)
+    _training: dict[Path, threading.Lock] = field(default_factory=dict)
     _thread: threading.local = field(default_factory=threading.local)
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def do(self, job: Job) -> Record:
-        """Train and test a job, resuming an earlier attempt; return its record.
+    def run(self, job: Job) -> Outcome:
+        """Train and test a job, resuming an earlier attempt; return its record, or how it failed.
 
-        Raises Failed, Halted; UserError if the code changed since the study started.
+        Raises Halted; UserError if the code changed since the study started.
         """
         # The data as it is now, even if it changes during the run
         made = stamp(job, self.code)
-        folder = self.out / self.folder_name(job)
+        folder = self.folder(job)
         report = folder / f"report_{digest(job.scored)}.json"
         try:
-            self._make(job)
+            self.train(job)
             if not report.exists():
-                self._test(job, folder, report)
+                self.test(job, folder, report)
             embedded = (folder.glob(f"{split}_[0-9]*.npz") for split in ("val", "test", "train"))
-            for emb in (_embeddings(folder), *chain.from_iterable(embedded)):
+            for emb in (Path(f"{folder}.npz"), *chain.from_iterable(embedded)):
                 emb.unlink(missing_ok=True)
             remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))  # saves disk space
-            return made | self._found(job, folder, report)
+            return made | self.record(job, folder, report)
+        except Failed as failed:
+            return failed
         except CodeChanged:
             raise
         except UserError as error:
-            raise Failed("study.py", str(error).splitlines()[0]) from None
+            return Failed("study.py", str(error).splitlines()[0])
         except OSError as error:
-            raise Failed("study.py", f"{error.filename}: {error.strerror}") from None
+            return Failed("study.py", f"{error.filename}: {error.strerror}")
         except (ValueError, KeyError, StopIteration):
-            raise Failed(
-                "study.py", f"{folder}: its files are not those of a run; delete the folder"
-            ) from None
+            remedy = "its files are not those of a run; delete the folder"
+            return Failed("study.py", f"{folder}: {remedy}")
 
-    def folder_name(self, job: Job) -> str:
-        """Return the folder's name, which depends on code and data, so that no wrong run is reused.
+    def folder(self, job: Job) -> Path:
+        """Return the run's folder; its name depends on code and data, so that no wrong run is reused.
 
         A renamed row finds the folder of its old name.
         """
         end = digest([job.training, self.code.src, manifest_of(job)])[:8]
         existing = sorted(self.out.glob(f"*_{end}.yaml"))
-        return existing[0].stem if existing else f"{job.slug()}_{end}"
+        return self.out / (existing[0].stem if existing else f"{job.slug()}_{end}")
 
-    def _make(self, job: Job) -> Path:
+    def train(self, job: Job) -> Path:
         """Return the folder of the job's model; make it, and first those that it needs, if there is none.
 
         A model that several others need is made once. A training resumes from its newest checkpoint.
         """
-        folder = self.out / self.folder_name(job)
-        with self._makers.setdefault(folder, threading.Lock()):
+        folder = self.folder(job)
+        with self._training.setdefault(folder, threading.Lock()):
             if (folder / SUMMARY).exists():
                 return folder
-            folders = {name: str(self._make(other)) for name, other in job.needs.items()}
+            folders = {name: str(self.train(other)) for name, other in job.needs.items()}
             if job.evaluation:
                 folder.mkdir(exist_ok=True)  # for its reports
                 return folder
-            keys: dict[str, Any] = {"name": folder.name, "out": str(self.out)}
             script, options = "train.py", ["--resume"]
             if job.ensemble:
                 script, options = "compose.py", []
                 remove_own(folder, WRITTEN)  # remains of a killed process
-            path = folder.with_name(f"{folder.name}.yaml")
+            path, keys = Path(f"{folder}.yaml"), {"name": folder.name, "out": str(self.out)}
             write_text(path, to_yaml(job.written(folders, self.threads, **keys)))
             if any((folder / CHECKPOINTS).glob("step_*")):
-                append_text(_log(folder), RESUMED)
+                append_text(Path(f"{folder}.log"), RESUMED)
             self._run(folder, script, "--config", path, *options)
         return folder
 
-    def _test(self, job: Job, folder: Path, report: Path) -> None:
+    def test(self, job: Job, folder: Path, report: Path) -> None:
         """Embed with the best weights, and score; an evaluation of other models is scored on val too."""
         test = job.study.test
         own = test if test.manifest else job.config.data
-        manifest, root = expanded(str(own.manifest), "test.manifest"), own.root
-        images = [
-            "--manifest",
-            manifest,
-            *(["--root", expanded(root, "test.root")] if root else []),
-        ]
+        images = ["--manifest", expanded(str(own.manifest), "test.manifest")]
+        images += ["--root", expanded(own.root, "test.root")] if own.root else []
         index = ("--index", test.index)
         reduced = self._reduction(job, folder, images)
         if job.evaluation:
-            on_val = (*self._embedded(job, folder, "val", images), "--split", "val", *reduced)
-            on_val += ("--draws", "0", "--out", str(_val_report(report)))
+            on_val = [*self._embedded(job, folder, "val", images), "--split", "val", *reduced]
+            on_val += ["--draws", "0", "--out", str(report.with_name(f"val_{report.name}"))]
             self._run(folder, "validate.py", *images, *on_val, *index)
         draws = [] if job.study.intervals else ["--draws", "0"]
         files = self._embedded(job, folder, test.split, images)
         scored = (*files, *draws, *images, "--split", test.split, *reduced)
         if protocols := job.study.protocols:
-            by = ("--protocol", *protocols, "--out", _of_protocols(report))
-            self._run(folder, "validate.py", *scored, *by)
-        to = ("--write-queries", _of_queries(report), "--out", report)
+            out = report.with_name(f"protocols_{report.name}")
+            self._run(folder, "validate.py", *scored, "--protocol", *protocols, "--out", out)
+        to = ("--write-queries", report.with_suffix(".csv"), "--out", report)
         self._run(folder, "validate.py", *scored, *index, *to)
 
     def _embedded(
@@ -341,19 +328,15 @@ class Workshop:
         words: list[Any] = [*images, "--split", split, "--workers", workers]
         how = job.evaluation
         if how is None:
-            emb = _embeddings(folder)
-            self._run(folder, "embed.py", "--model", folder, "--out", emb, *words)
-            return ["--embeddings", str(emb)]
+            self._run(folder, "embed.py", "--model", folder, "--out", f"{folder}.npz", *words)
+            return ["--embeddings", f"{folder}.npz"]
         words += ["--layers", *how.layers] if how.layers else []
-        words += ["--pool", how.pool] if how.pool is not None else []
-        words += ["--norm", how.norm] if how.norm is not None else []
-        of_library: list[Any] = []
-        for key, value in (("size-px", how.size_px), ("fit", how.fit)):
-            of_library += [f"--{key}", value] if value is not None else []
+        words += _options({"pool": how.pool, "norm": how.norm})
+        of_library = _options({"size-px": how.size_px, "fit": how.fit})
         files = []
         for number, (domain, name) in enumerate(how.each().items()):
             need, emb = job.needs.get(name), folder / f"{split}_{number}.npz"
-            model = self.out / self.folder_name(need) if need else expanded(name, "evaluate.models")
+            model = self.folder(need) if need else expanded(name, "evaluate.models")
             more = of_library if ":" in str(model) else []  # embed.py refuses them for a folder
             self._run(folder, "embed.py", "--model", model, "--out", emb, *words, *more)
             files.append(f"{domain}={emb}" if domain else str(emb))
@@ -382,25 +365,28 @@ class Workshop:
             if not hasattr(self._thread, "gpu"):
                 self._thread.gpu = self.gpus[next(self._numbers) % len(self.gpus)]
             environment["CUDA_VISIBLE_DEVICES"] = self._thread.gpu
-        self.children.run(self.scripts / script, words, _log(folder), environment)
+        self.children.run(self.scripts / script, words, Path(f"{folder}.log"), environment)
 
-    def _found(self, job: Job, folder: Path, report: Path) -> Record:
+    def record(self, job: Job, folder: Path, report: Path) -> Record:
         """Read the record of a finished run. Raises the errors of reading invalid files."""
         scores = json.loads(report.read_text(encoding="utf-8"))
         summary = {"best": None} if job.evaluation else read_summary(folder)
-        best, log = summary["best"], _log(folder)
+        best, log = summary["best"], Path(f"{folder}.log")
         resumed = log.exists() and RESUMED.encode() in log.read_bytes()
         domains = {name: _rounded(scores, METRICS) for name, scores in scores["domains"].items()}
         test = _rounded(scores["mean"], METRICS) | {"domains": domains}
-        test["classes"] = _of_classes(_of_queries(report))
+        test["classes"] = _of_classes(report.with_suffix(".csv"))
         if drawn := scores.get("intervals", {}).get("mean", {}).get(METRICS[0]):
             test["interval"] = [round(end, DIGITS) for end in drawn]
+        val: Record | None = best and _val(folder, best["step"])
+        if job.evaluation:
+            on_val = json.loads(report.with_name(f"val_{report.name}").read_text(encoding="utf-8"))
+            by_domain = {name: _rounded(v, METRICS[:1]) for name, v in on_val["domains"].items()}
+            val = _rounded(on_val["mean"], METRICS) | {"domains": by_domain}
         costs = ("device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
         record = {
             "best_step": best and best["step"],
-            "val": _scores_on_val(_val_report(report))
-            if job.evaluation
-            else best and _val(folder, best["step"]),
+            "val": val,
             "test": test,
             # The summary of an interrupted run covers only its last part
             "seconds": None if resumed else summary.get("seconds"),
@@ -408,34 +394,15 @@ class Workshop:
             **{key: summary.get(key) for key in costs},
         }
         if protocols := job.study.protocols:
-            reports = json.loads(_of_protocols(report).read_text(encoding="utf-8"))["protocols"]
-            headlines = {name: reports[name]["headline"] for name in protocols}
+            path = report.with_name(f"protocols_{report.name}")
+            by_name = json.loads(path.read_text(encoding="utf-8"))["protocols"]
+            headlines = {name: by_name[name]["headline"] for name in protocols}
             record["protocols"] = {name: _rounded(h, h) for name, h in headlines.items()}
         return record
 
 
-def _embeddings(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.npz")
-
-
-def _log(folder: Path) -> Path:
-    """Return the log of the scripts' output, next to the run's folder."""
-    return folder.with_name(f"{folder.name}.log")
-
-
-def _of_protocols(report: Path) -> Path:
-    """Return the path of the protocols' report, next to that of the test."""
-    return report.with_name(f"protocols_{report.name}")
-
-
-def _val_report(report: Path) -> Path:
-    """Return the path of an evaluation's report on val, next to that of the test."""
-    return report.with_name(f"val_{report.name}")
-
-
-def _of_queries(report: Path) -> Path:
-    """Return the path of the queries' scores, next to the report of the test."""
-    return report.with_suffix(".csv")
+def _options(values: Mapping[str, Any]) -> list[Any]:
+    return [word for key, v in values.items() if v is not None for word in (f"--{key}", v)]
 
 
 def _of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
@@ -454,25 +421,14 @@ def _of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
     }
 
 
-def _scores_on_val(report: Path) -> Record:
-    """Return the scores of an evaluation on val: R@1 of each domain, and the means."""
-    scores = json.loads(report.read_text(encoding="utf-8"))
-    domains = {name: _rounded(values, METRICS[:1]) for name, values in scores["domains"].items()}
-    return _rounded(scores["mean"], METRICS) | {"domains": domains}
-
-
 def _val(folder: Path, step: int) -> Record:
     """Return the scores of the best weights: R@1 of each domain, and the means."""
     lines = read_metrics(folder / METRICS_FILE)
     line = next(line for line in lines if VAL in line and line["step"] == step)
     scores = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
-    means = [key for key in scores if "/" not in key]
-    domains = {
-        key.partition("/")[2]: {"r_at_1": round(value, DIGITS)}
-        for key, value in scores.items()
-        if "/" in key
-    }
-    return _rounded(scores, means) | {"domains": domains}
+    of_domains = {key for key in scores if "/" in key}
+    domains = {key.partition("/")[2]: {"r_at_1": round(scores[key], DIGITS)} for key in of_domains}
+    return _rounded(scores, scores.keys() - of_domains) | {"domains": domains}
 
 
 def _rounded(scores: Mapping[str, Any], keys: Iterable[str]) -> Record:

@@ -19,16 +19,15 @@ from guie.studies.results import (
     add_record,
     code_of,
     read_results,
-    results_beside,
     results_path,
     stamp,
-    standing,
+    status_of,
 )
 from guie.studies.runner import (
     Children,
     Failed,
     Outcome,
-    Workshop,
+    Runner,
     gpus,
     look_at_images,
     threads_of_each,
@@ -51,14 +50,14 @@ def run_study(plan: Plan, args: argparse.Namespace) -> int:
     study = Study(plan, code_of(), args.any_code, args.out)
     jobs = study.plan.chosen(args.only, args.seeds)
     if args.list:
-        now = study.standing()
+        now = study.status()
         states = {"done": now.done, "failed": now.failed, "other code": now.outdated}
         for job in jobs:
             state = next((s for s, those in states.items() if job.identity in those), "missing")
             print(f"{state:12}{job.identity}  {job.description}")
         return 0
-    status = 0 if args.table else run(study, jobs, args)
-    now = study.standing()
+    exit_code = 0 if args.table else run(study, jobs, args)
+    now = study.status()
     text = rendered(study.plan, now)
     print(text)
     if args.write:
@@ -69,10 +68,9 @@ def run_study(plan: Plan, args: argparse.Namespace) -> int:
     study.draw(now)
     failed = [job.description for job in jobs if job.identity in now.failed]
     if failed:
-        tell(
-            f"failed: {'; '.join(failed)}; see the logs in {study.folder}, --retry-failed runs them again"
-        )
-    return status or int(bool(failed))
+        logs = f"see the logs in {study.folder}, --retry-failed runs them again"
+        tell(f"failed: {'; '.join(failed)}; {logs}")
+    return exit_code or int(bool(failed))
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,8 @@ class Study:
     def results(self) -> Path:
         return results_path(self.plan.path)
 
-    def standing(self) -> StudyStatus:
-        """Return the state of its jobs. Raises UserError for an invalid results file."""
-        jobs, others = self.plan.jobs.values(), results_beside(self.results)
-        return standing(read_results(self.results), jobs, self.any_code, others)
+    def status(self) -> StudyStatus:
+        return status_of(self.plan, self.any_code)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         """Save and report the result of a job."""
@@ -107,7 +103,7 @@ class Study:
         else:
             add_record(self.results, outcome)
             tell(f"{job.description}: test R@1 {decimal(outcome['test']['r_at_1'])}")
-        write_text(self.folder / "table.md", rendered(self.plan, self.standing()))
+        write_text(self.folder / "table.md", rendered(self.plan, self.status()))
 
     def draw(self, now: StudyStatus) -> None:
         """Draw the table as a figure."""
@@ -121,10 +117,10 @@ class Study:
 
 def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
     """Run what is missing; return 0, or the exit code of a signal. Raises UserError."""
-    said = f"{study.folder}: another study.py uses this folder"
+    taken = f"{study.folder}: another study.py uses this folder"
     lock_path, remedy = study.folder / ".lock", "wait, or choose another folder with --out"
-    with held(lock_path, said, remedy, LOCK_WAIT_S) as lock:
-        known, before = read_results(study.results).runs, study.standing()
+    with held(lock_path, taken, remedy, LOCK_WAIT_S) as lock:
+        known, before = read_results(study.results).runs, study.status()
         for identity, record in before.done.items():
             if known.get(identity) != record:
                 tell(f"{record['row']}, seed {record['seed']}: reused from another study")
@@ -138,9 +134,9 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
             tell(f"src/ differs from commit {study.code.commit[:7]}: records will say so")
         look_at_images(to_do)
         children, threads = Children(lock.fileno()), threads_of_each(args.jobs)
-        shop = Workshop(study.folder, SCRIPTS, children, study.code, code_of, threads, gpus())
+        runner = Runner(study.folder, SCRIPTS, children, study.code, code_of, threads, gpus())
         with Interrupts() as interrupts:
-            if work_off(to_do, args.jobs, shop.do, study.ended, children.halt, interrupts):
+            if work_off(to_do, args.jobs, runner.run, study.ended, children.halt, interrupts):
                 return 0
         tell(f"{study.folder}: stopped; run the same command to resume")
         return interrupts.exit_code

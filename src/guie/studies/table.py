@@ -36,10 +36,10 @@ class Gap:
 
     job: Job
     why: str
-    said: str = ""
+    details: str = ""
 
 
-def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
+def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     """Return one line per row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN if missing.
 
     `unseen` is the mean over the left-out domains, each scored with the run that did not train on it. It is
@@ -49,13 +49,12 @@ def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
     lines = []
     for row in plan.rows:
         for seed in row.seeds:
-            runs = {key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
+            runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
             whole = runs.pop(None) or {}
             line = {key: whole.get(key) for key in ("seconds", *COSTS)}
             for where in ("val", "test"):
-                line |= {
-                    f"{where} {metric}": (whole.get(where) or {}).get(metric) for metric in METRICS
-                }
+                found = whole.get(where) or {}
+                line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
             if whole:
                 line |= dict(zip(INTERVAL, whole["test"].get("interval", ()), strict=False))
             if row.folds and len(runs) == len(row.folds) and all(runs.values()):
@@ -75,20 +74,18 @@ def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, f
         tested = runs[fold]["test"]["domains"]
         for domain in domains:
             if domain not in tested:
-                raise UserError(
-                    f"{plan.path}: unseen: {domain} is not a domain of the test; allowed:"
-                    f" {', '.join(sorted(tested))}"
-                )
+                wrong = f"unseen: {domain} is not a domain of the test"
+                raise UserError(f"{plan.path}: {wrong}; allowed: {', '.join(sorted(tested))}")
             found.append(tested[domain])
     values = {metric: np.array([scores[metric] for scores in found], float) for metric in METRICS}
     return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
 
 
-def domain_scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
+def domain_scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     """Return the mean test R@1 over seeds: one line per row that has some, one column per domain."""
     values = {}
     for row in plan.rows:
-        found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
+        found = [status.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
         lines = [record["test"]["domains"] for record in found if record]
         if lines:
             by_seed = [{name: one["r_at_1"] for name, one in line.items()} for line in lines]
@@ -141,15 +138,15 @@ def by_seed(
     return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
 
 
-def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
+def gaps(plan: Plan, status: StudyStatus) -> list[Gap]:
     """Return the jobs without a result, in the order of the table."""
     found = []
     for job in plan.jobs.values():
-        if job.identity in standing.done:
+        if job.identity in status.done:
             continue
-        if failure := standing.failed.get(job.identity):
+        if failure := status.failed.get(job.identity):
             found.append(Gap(job, "failed", f"{failure['step']}: {failure['error']}"))
-        elif old := standing.outdated.get(job.identity):
+        elif old := status.outdated.get(job.identity):
             found.append(Gap(job, "outdated", f"commit {old['commit'][:7]}"))
         else:
             found.append(Gap(job, "missing"))
@@ -165,11 +162,11 @@ WORDS = {
 END = "<!-- /study -->"
 
 
-def rendered(plan: Plan, standing: StudyStatus) -> str:
+def rendered(plan: Plan, status: StudyStatus) -> str:
     """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
-    table = summary(scores(plan, standing), plan.study.baseline)
-    missing = gaps(plan, standing)
-    return "\n\n".join([_table(plan, table, missing), *_said(plan, standing, missing)]) + "\n"
+    table = summary(scores(plan, status), plan.study.baseline)
+    missing = gaps(plan, status)
+    return "\n\n".join([_table(plan, table, missing), *_notes(plan, status, missing)]) + "\n"
 
 
 def write_between(path: Path, name: str, text: str) -> None:
@@ -233,20 +230,14 @@ def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> st
             return ""
         whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
         return next((why for why in WORDS if why in whys), "none")
-    fewer = where == "unseen" and row["seeds unseen"] < row["seeds"]
-    message = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
-    return " / ".join(_spread(row, key) for key in keys) + message
-
-
-def _seeds(count: float) -> str:
-    return f"{count:.0f} seed" + ("s" if count > 1 else "")
+    text, seeds = " / ".join(_spread(row, key) for key in keys), row["seeds unseen"]
+    fewer = where == "unseen" and seeds < row["seeds"]
+    return text + (f" ({seeds:.0f} seed{'s' if seeds > 1 else ''})" if fewer else "")
 
 
 def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
-    deviation = row[f"deviation of {key}"]
-    return decimal(row[key], sign=sign) + (
-        "" if math.isnan(deviation) else f" ± {decimal(deviation)}"
-    )
+    mean, deviation = decimal(row[key], sign=sign), row[f"deviation of {key}"]
+    return mean if math.isnan(deviation) else f"{mean} ± {decimal(deviation)}"
 
 
 def _gain(row: pd.Series) -> str:
@@ -256,7 +247,7 @@ def _gain(row: pd.Series) -> str:
     return _spread(row, "gain", sign=True) + pairs
 
 
-def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str]:
+def _notes(plan: Plan, status: StudyStatus, missing: list[Gap]) -> Iterable[str]:
     """Yield the paragraphs below the table."""
     test = plan.study.test
     of = f" of {test.manifest}" if test.manifest else ""
@@ -269,27 +260,25 @@ def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str
         named = ", ".join(domain for domains in folds.values() for domain in domains)
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     asked = {job.identity for job in plan.jobs.values()}
-    used = [record for identity, record in standing.done.items() if identity in asked]
+    used = [record for identity, record in status.done.items() if identity in asked]
     commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
     if set(commits) != {UNKNOWN[:7]}:
         words += _counted(commits, "Code", "Code of more than one commit")
     devices = Counter(record["device"] for record in used if record.get("device"))
     words += _counted(devices, "Trained on", "Trained on")
     yield " ".join(words)
-    for why, said in WORDS.items():
+    for why, reason in WORDS.items():
         jobs = [gap for gap in missing if gap.why == why]
         if jobs:
             named = "; ".join(
-                _cell(gap.job.description + (f" ({gap.said})" if gap.said else ""))
+                _cell(gap.job.description + (f" ({gap.details})" if gap.details else ""))
                 for gap in jobs[:NAMED]
             )
             more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
-            yield f"{said}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
-    if standing.strangers:
-        yield (
-            f"{standing.strangers} results of configs that are not in the study, or no longer, are"
-            " left out."
-        )
+            yield f"{reason}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
+    if status.without_job:
+        left = "results of configs that are not in the study, or no longer, are left out."
+        yield f"{status.without_job} {left}"
 
 
 def _counted(runs: Counter[str], one: str, several: str) -> list[str]:
