@@ -44,15 +44,6 @@ def trained(tower: nn.Module, setting: BatchNorm) -> dict[str, _BatchNorm]:
     }
 
 
-def synchronise(tower: nn.Module, layers: dict[str, _BatchNorm]) -> None:
-    """Replace layers by torch.nn.SyncBatchNorm, in place; the state dict keeps its names and tensors."""
-    from timm.layers import convert_sync_batchnorm  # torch's own would drop timm's activations
-
-    for name, layer in layers.items():
-        if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
-            tower.set_submodule(name, convert_sync_batchnorm(layer))
-
-
 @torch.no_grad()
 def share_statistics(tower: nn.Module) -> None:
     """Give every process the first's running statistics of layers in train mode, in one message.

@@ -68,18 +68,15 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         count_F, sum_F, square_F = SumOverProcesses.apply(moments_3F)
         mean_F = sum_F / count_F
         var_F = square_F / count_F - mean_F.square()
-        self._remember(mean_F.detach(), var_F.detach(), count_F[0].detach())
+        with torch.no_grad():
+            assert self.num_batches_tracked is not None and self.momentum is not None
+            assert self.running_mean is not None and self.running_var is not None
+            self.num_batches_tracked.add_(1)
+            unbiased_F = var_F * (count_F[0] / (count_F[0] - 1))
+            self.running_mean.lerp_(mean_F.float(), self.momentum)
+            self.running_var.lerp_(unbiased_F.float(), self.momentum)
         normal_BF = (feat_BF - mean_F.float()) * (var_F + self.eps).rsqrt().float()
         return normal_BF * self.weight + self.bias if self.affine else normal_BF
-
-    @torch.no_grad()
-    def _remember(self, mean_F: Tensor, var_F: Tensor, count: Tensor) -> None:
-        assert self.num_batches_tracked is not None and self.momentum is not None
-        assert self.running_mean is not None and self.running_var is not None
-        self.num_batches_tracked.add_(1)
-        unbiased_F = var_F * (count / (count - 1))
-        self.running_mean.lerp_(mean_F.float(), self.momentum)
-        self.running_var.lerp_(unbiased_F.float(), self.momentum)
 
 
 SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`

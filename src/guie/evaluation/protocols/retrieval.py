@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,24 +46,19 @@ def cluster_scores(
     return found
 
 
-# Functions of rankings, positives and scores; equal scores are one step of ILIAS's AP.
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "map_at_1000": map_at_1k,
-    "found_at_1000": lambda relevant_QK, positives_Q, _: metrics.found_at(
-        relevant_QK, positives_Q, ILIAS_DEPTH
-    ),
-}
-
-
 def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
-    if part.index != "merged" or not set(part.metrics) <= set(METRICS):
+    if part.index != "merged" or not set(part.metrics) <= {"map_at_1000", "found_at_1000"}:
         raise UserError("--results: only --protocol ilias scores rankings")
     images, query_Q = Images.of(table), given.query_Q
     positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
     relevant_QK = images.are_relevant(query_Q, given.found_QK)
     with np.errstate(invalid="ignore"):  # NaN for a query without positives
-        found = {k: METRICS[k](relevant_QK, positives_Q, given.score_QK) for k in part.metrics}
+        of_ilias = {  # equal scores are one step of ILIAS's AP
+            "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
+            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, ILIAS_DEPTH),
+        }
+        found = {key: of_ilias[key] for key in part.metrics}
     return Scores.of(part, table, pd.DataFrame(found, index=query_Q))
 
 

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
 from guie.models.backbones.structure import VitStructure
-from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
+from guie.models.batch_norm import batch_norms, is_below, trained
 from guie.models.layers import Layers, Passthrough
 
 
@@ -291,7 +291,13 @@ class Backbone(nn.Module):
         """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
         self.batch_norm = setting
         if setting == "synced" or (isinstance(setting, dict) and "synced" in setting.values()):
-            synchronise(self.tower, self.trained_batch_norms())
+            from timm.layers import (
+                convert_sync_batchnorm,  # torch's own would drop timm's activations
+            )
+
+            for name, layer in self.trained_batch_norms().items():  # the state dict stays
+                if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
+                    self.tower.set_submodule(name, convert_sync_batchnorm(layer))
 
     def trained_batch_norms(self) -> dict[str, _BatchNorm]:
         """Return the BatchNorm layers whose statistics `batch_norm` trains, by their names in the tower."""
