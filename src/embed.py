@@ -253,7 +253,7 @@ def write(
     import pandas as pd
 
     from guie.data.manifest.companions import read_companion
-    from guie.evaluation.embedding_parquet import write_parquet
+    from guie.evaluation.files import write_parquet
 
     about = table.drop_duplicates("image_path")
     if out.suffix == ".parquet":

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
+from guie.base.arguments import METHODS
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
-from guie.evaluation.rerank.catalogue import METHODS
 
 if TYPE_CHECKING:
     from PIL import Image

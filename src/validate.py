@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guie.base import errors
+from guie.base.arguments import LOCAL, METHODS, methods_of
 from guie.base.files import refuse_missing, refuse_replacing
 from guie.evaluation.protocols.catalogue import (
     DRAWS,
@@ -22,7 +23,6 @@ from guie.evaluation.protocols.catalogue import (
     REDUCTIONS,
     protocol_of,
 )
-from guie.evaluation.rerank.catalogue import LOCAL, METHODS, methods_of
 
 DRAWS_MAX, DIM_MAX = 100_000, 100_000
 

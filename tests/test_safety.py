@@ -18,7 +18,7 @@ from guie.base import errors
 from guie.base.errors import UserError
 from guie.config.loading import read_values
 from guie.config.model import BackboneConfig
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.files import load_embeddings
 from guie.models.backbones import build_backbone
 from guie.training.checkpoint import Checkpoints
 

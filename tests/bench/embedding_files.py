@@ -15,8 +15,7 @@ import pandas as pd
 from common import arguments, in_turn, show, wall_and_cpu
 
 from guie.base.files import replacing, save_arrays
-from guie.evaluation.embedding_parquet import write_parquet
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.files import load_embeddings, write_parquet
 
 DIM, CLASSES = 64, 100_000
 

@@ -17,7 +17,7 @@ import pandas as pd
 from common import apart, arguments, peak_gb, show
 
 from guie.data.manifest import load_manifest
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.files import load_embeddings
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.evaluating import score_part

@@ -20,12 +20,41 @@ from common import arguments, show_frame
 
 from guie.data.manifest import load_manifest
 from guie.evaluation import geometry
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.files import load_embeddings
 from guie.evaluation.knn import unit_vectors
 from guie.report.figures import densities, domain_bars, domain_map, project, sample_rows, spectra
 
 AXES = 64  # of a spectrum, drawn
 Spaces = dict[str, np.ndarray]  # by model: unit vectors in the order of a table's rows
+
+
+def room(unit_ND: np.ndarray, table: pd.DataFrame) -> pd.Series:
+    """Each domain's mean distance between classes, relative to that over all images.
+
+    Below 1, the domain occupies a smaller region than the whole data set. Compare a specialist, whose
+    domain is its whole data set, with a model of all domains. NaN for a domain with one class.
+    """
+    whole = apart(unit_ND, table["label"])
+    found = {}
+    for domain, rows in table.reset_index(drop=True).groupby("domain"):
+        enough = rows["label"].nunique() > 1
+        found[domain] = apart(unit_ND[rows.index], rows["label"]) / whole if enough else np.nan
+    return pd.Series(found)
+
+
+def apart(unit_ND: np.ndarray, labels: pd.Series) -> float:
+    codes_N, rng = pd.factorize(labels)[0], np.random.default_rng(0)
+    one, other = geometry.pairs_between(codes_N, geometry.PAIRS, rng)
+    return float(np.linalg.norm(unit_ND[one] - unit_ND[other], axis=1).mean())
+
+
+def directions(unit_ND: np.ndarray) -> float:
+    """The participation ratio: (sum of variances)² over the sum of squared variances.
+
+    1 if all embeddings are on a line, D if the variance is equal in all directions.
+    """
+    variance_D = geometry.spectrum(unit_ND)
+    return float(variance_D.sum() ** 2 / (variance_D**2).sum())
 
 
 def main() -> None:
@@ -81,8 +110,8 @@ def draw_spaces(spaces: Spaces, table: pd.DataFrame, out: Path) -> None:
         domain: {name: geometry.spectrum(emb_ND[own])[:AXES] for name, emb_ND in spaces.items()}
         for domain, own in domains.items()
     }).savefig(out / "spectra.png")  # fmt: skip
-    room = {name: geometry.room(emb_ND, table) for name, emb_ND in spaces.items()}
-    domain_bars(pd.DataFrame(room), "room of a domain").savefig(out / "room.png")
+    rooms = {name: room(emb_ND, table) for name, emb_ND in spaces.items()}
+    domain_bars(pd.DataFrame(rooms), "room of a domain").savefig(out / "room.png")
     first, *others = spaces
     if others:
         ratios = pd.concat([
@@ -108,11 +137,11 @@ def by_domain(spaces: Spaces, table: pd.DataFrame) -> pd.DataFrame:
     """A line a model: of each domain its room, and in how many directions it spreads."""
     lines = {}
     for name, emb_ND in spaces.items():
-        room = geometry.room(emb_ND, table)
+        own_room = room(emb_ND, table)
         lines[name] = {
-            domain: f"{room[domain]:.2f}, {geometry.directions(emb_ND[own]):.1f}"
+            domain: f"{own_room[domain]:.2f}, {directions(emb_ND[own]):.1f}"
             for domain, own in table.groupby("domain").groups.items()
-        } | {"all": f"{geometry.directions(emb_ND):.1f}"}
+        } | {"all": f"{directions(emb_ND):.1f}"}
     return pd.DataFrame(lines).T
 
 

@@ -19,12 +19,11 @@ from common import arguments, queries_of, save_table, show
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.files import load_embeddings
 from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.patches import embed_patches
-from guie.evaluation.rerank.ranking import Rerank, rankings
-from guie.evaluation.rerank.reranker import Reranker
-from guie.evaluation.search import score_queries, searches
+from guie.evaluation.rerank import Reranker
+from guie.evaluation.search import Rerank, rankings, score_queries, searches
 
 WAYS = (
     (),

@@ -10,8 +10,7 @@ from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import against, compare, is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
-from guie.evaluation.rerank.ranking import Rerank
-from guie.evaluation.search import Images, searches
+from guie.evaluation.search import Images, Rerank, searches
 from guie.report.tables import reports_table
 from scorer import retrieval
 

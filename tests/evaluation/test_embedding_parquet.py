@@ -14,9 +14,8 @@ from scored_tables import gaussian_embeddings, mixed_table
 
 import validate
 from guie.base.errors import UserError
-from guie.evaluation import embedding_parquet, embeddings
-from guie.evaluation.embedding_parquet import write_parquet
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation import files
+from guie.evaluation.files import load_embeddings, write_parquet
 
 
 def of(table: pd.DataFrame, dtype: type = np.float32) -> np.ndarray:
@@ -33,7 +32,7 @@ def written(folder: Path, table: pd.DataFrame, values_TD: np.ndarray | None = No
 def test_it_is_read_in_the_tables_order_to_the_bit(dtype, tmp_path, monkeypatch) -> None:
     table = mixed_table()
     table = table.drop_duplicates("image_path")
-    monkeypatch.setattr(embedding_parquet, "GROUP_BYTES", 7 * 16 * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(files, "GROUP_BYTES", 7 * 16 * np.dtype(dtype).itemsize)
     values_TD = of(table, dtype)
     strangers = pd.DataFrame({"image_path": ["x.jpg"], "label": "x/x", "domain": "x"})
     nans_1D = np.full((1, 16), np.nan, dtype)  # ignored, whatever it holds
@@ -157,8 +156,8 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch) -> None:
     columns["embedding"] = pa.array(columns["embedding"], pa.list_(pa.float32()))
     pq.write_table(pa.table(columns), tmp_path / "E.parquet", compression="zstd")
     assert load_embeddings(tmp_path / "E.parquet", table).shape == (50_000, 16)
-    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
-    monkeypatch.setattr(embeddings, "BOMB_RATIO", 10)
+    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
+    monkeypatch.setattr(files, "BOMB_RATIO", 10)
     with pytest.raises(
         UserError, match="E.parquet: unpacks from .* refused as a decompression bomb"
     ):
@@ -167,8 +166,8 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch) -> None:
 
 def test_a_long_path_in_many_rows_is_a_bomb(tmp_path, monkeypatch) -> None:
     """A dictionary holds it once."""
-    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
-    monkeypatch.setattr(embedding_parquet, "read_parquet", None)
+    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
+    monkeypatch.setattr(files, "_number_type", None)
     columns = {"image_path": ["x" * 10_000] * 1000, "embedding": lists(*[[1.0]] * 1000)}
     pq.write_table(pa.table(columns), tmp_path / "E.parquet")
     with pytest.raises(UserError, match="E.parquet: unpacks from .* to 10,000,000 bytes"):

@@ -14,9 +14,9 @@ from scored_tables import gaussian_embeddings, mixed_table, table_of
 
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar
-from guie.evaluation import embeddings
-from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.sources import joined, read_embeddings, reduced
+from guie.evaluation import files
+from guie.evaluation.files import load_embeddings
+from guie.evaluation.reduction import joined, read_embeddings, reduced
 from guie.report.scoring import embeddings_of
 
 
@@ -155,7 +155,7 @@ def test_a_header_that_claims_too_much_is_refused_in_one_line(embedding, said, t
 
 
 def test_a_decompression_bomb_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
+    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
     path, table = tmp_path / "E.npz", mixed_table()
     zeros_ND = np.zeros((len(table), 50_000), np.float32)
     np.savez_compressed(path, image_path=arrays_for(table)["image_path"], embedding=zeros_ND)
@@ -165,7 +165,7 @@ def test_a_decompression_bomb_is_refused_unread(tmp_path, monkeypatch):
 
 def test_arrays_that_are_not_read_may_be_of_any_size(tmp_path, monkeypatch):
     """And the two that are read count together."""
-    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
+    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
     path, table = tmp_path / "E.npz", mixed_table()
     arrays = arrays_for(table)
     np.savez_compressed(path, **arrays, other=np.zeros(2**20))

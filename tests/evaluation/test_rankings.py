@@ -13,11 +13,10 @@ from sklearn.metrics import average_precision_score
 
 from guie.base.errors import UserError
 from guie.evaluation import graded as rankings
-from guie.evaluation.embeddings import as_units
+from guie.evaluation.files import as_units, with_texts
 from guie.evaluation.graded import names_of, read_rankings, write_rankings
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_protocol
-from guie.evaluation.sources import with_texts
 
 ILIAS = protocol_of("ilias")
 

@@ -7,16 +7,25 @@ import math
 import numpy as np
 import pytest
 
+from guie.base.arguments import METHODS, methods_of
 from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex
-from guie.evaluation.rerank import hubness
-from guie.evaluation.rerank.catalogue import METHODS, methods_of
-from guie.evaluation.rerank.expansion import ALPHA, NEIGHBOURS, augmented_scores, expanded_queries
-from guie.evaluation.rerank.hubness import BETA, csls, inverted_softmax
-from guie.evaluation.rerank.neighbours import LISTED, Find, NeighbourLists
-from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.rerank import (
+    ALPHA,
+    BETA,
+    LISTED,
+    MUTUAL,
+    NEIGHBOURS,
+    Find,
+    NeighbourLists,
+    Reranker,
+    augmented_scores,
+    csls,
+    expanded_queries,
+    inverted_softmax,
+)
 
-COUNT, K = 60, NEIGHBOURS
+COUNT, K = 60, MUTUAL
 
 
 def units(count: int, seed: int, dim: int = 5) -> np.ndarray:
@@ -123,13 +132,10 @@ def test_csls_is_its_equation(
     found = csls(score, rows, owns, NeighbourLists(index, find))
     for b, own in enumerate(owns):
         r_query = np.mean(
-            [
-                index[o] @ queries[b]
-                for o in plain_nearest(queries[b], index, [own], hubness.NEIGHBOURS)
-            ]
+            [index[o] @ queries[b] for o in plain_nearest(queries[b], index, [own], NEIGHBOURS)]
         )
         for c, row in enumerate(rows[b]):
-            near = plain_nearest(index[row], index, [row, own], hubness.NEIGHBOURS)
+            near = plain_nearest(index[row], index, [row, own], NEIGHBOURS)
             r_image = np.mean([index[o] @ index[row] for o in near])
             expected = 2 * float(index[row] @ queries[b]) - r_query - r_image
             assert found[b, c] == pytest.approx(expected, abs=1e-5)
@@ -184,13 +190,13 @@ def test_blocks_and_ranks_past_the_end(index: np.ndarray, monkeypatch: pytest.Mo
     reranker = Reranker(index, ExactIndex(index).search, ["csls"])
     queries, nobody = units(9, 2), np.full(9, -1)
     whole = reranker.search(queries, 100, nobody)
-    monkeypatch.setattr("guie.evaluation.rerank.reranker.ENTRIES", 2 * LISTED * COUNT)
+    monkeypatch.setattr("guie.evaluation.rerank.ENTRIES", 2 * LISTED * COUNT)
     parts = reranker.search(queries, 100, nobody)
     np.testing.assert_array_equal(whole[0], parts[0])
     assert whole[0].shape == (9, COUNT)
     rows, score = reranker.search(index[:9], 100, np.arange(9))
     assert (rows[:, -1] == -1).all() and np.isneginf(score[:, -1]).all()
-    assert NEIGHBOURS < LISTED
+    assert MUTUAL < NEIGHBOURS < LISTED
 
 
 def test_methods_by_name() -> None:

@@ -16,11 +16,10 @@ import search
 import validate
 from guie.base.errors import UserError
 from guie.evaluation import patches as patches_module
+from guie.evaluation import rerank
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.patches import PatchFeatures
-from guie.evaluation.rerank import local
-from guie.evaluation.rerank.local import DEPTH, WEIGHT, consistent_shares, reordered
-from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.rerank import DEPTH, WEIGHT, Reranker, consistent_shares, reordered
 from guie.models import open_model
 from guie.report import scoring
 from guie.search import open_index
@@ -71,7 +70,7 @@ def test_the_same_patches_in_disorder_are_not_consistent() -> None:
 
 def test_shares_count_mutual_matches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the geometric check, the share is that of mutual matches."""
-    monkeypatch.setattr(local, "_consistent", lambda here, there: len(here))
+    monkeypatch.setattr(rerank, "_consistent", lambda here, there: len(here))
     query, images = units(SIDE * SIDE, DIM), units(4, SIDE * SIDE, DIM, seed=2)
     expected = [len(plain_matches(query, image)) / SIDE**2 for image in images]
     np.testing.assert_allclose(consistent_shares(query, images), expected)

@@ -8,9 +8,9 @@ import pytest
 from scored_tables import table_of
 
 from guie.base.seeds import seeded_draws
+from guie.evaluation.files import with_subsets
 from guie.evaluation.protocols.catalogue import RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import run_protocol
-from guie.evaluation.sources import with_subsets
 
 VEHICLES = {"small": range(6), "medium": range(9), "large": range(13)}
 

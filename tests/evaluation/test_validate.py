@@ -13,7 +13,7 @@ from guie.base import errors
 from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.protocols.evaluating import evaluate
-from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.rerank import Reranker
 from guie.report import scoring
 from guie.report.tables import report_table
 

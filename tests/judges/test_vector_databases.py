@@ -13,7 +13,7 @@ pytest.importorskip("lancedb", reason="make judges has it")
 pytest.importorskip("qdrant_client", reason="make judges has it")
 
 from clustered import clustered
-from guie.evaluation.embedding_parquet import write_parquet
+from guie.evaluation.files import write_parquet
 from guie.evaluation.knn import ExactIndex
 
 README = Path(__file__).parents[2] / "src/guie/search/README.md"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import twins
@@ -13,7 +15,6 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig
 from guie.losses.build import build_loss
-from guie.losses.in_batch import BatchAllTriplet, Contrastive, Hyperbolic
 
 CLASSES, DIM = 5, 6
 LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent
@@ -165,10 +166,13 @@ def test_margin_loss_equals_the_twin_on_the_triplets_it_draws(learned: bool) -> 
     twins.assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
 
 
-@pytest.mark.parametrize("loss", [BatchAllTriplet(), Contrastive(margin=5.0), Hyperbolic()])
-def test_gradient_matches_finite_differences(loss: nn.Module) -> None:
+@pytest.mark.parametrize(
+    "loss", [{"name": "batch_all"}, {"name": "contrastive", "margin": 5.0}, {"name": "hyperbolic"}]
+)
+def test_gradient_matches_finite_differences(loss: dict[str, Any]) -> None:
     torch.manual_seed(4)
     vectors, _ = batch()
+    loss = built(**loss)
 
     def value(vectors: Tensor) -> Tensor:
         return loss(functional.normalize(vectors, dim=-1), torch.tensor(LABELS))[0]
@@ -190,7 +194,7 @@ def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:
     """The authors' layout: rows i of two matrices are a pair, all other rows are negatives."""
     torch.manual_seed(5)
     first, second = (functional.normalize(torch.randn(7, DIM), dim=-1) for _ in range(2))
-    loss = Hyperbolic(temperature=0.3)
+    loss = built(name="hyperbolic", temperature=0.3)
     value, _ = loss(torch.cat([first, second]), torch.arange(7).repeat(2))
     near = -loss.distances(torch.cat([first, second])) / 0.3
     near.fill_diagonal_(-torch.inf)

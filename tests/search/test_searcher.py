@@ -17,7 +17,7 @@ from PIL import Image
 import search
 from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex
-from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.rerank import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search import Searcher, engines, open_index
 from guie.search.building import finish

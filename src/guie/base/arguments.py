@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on 
 ENGINE = "GUIE_ENGINE"  # ray: rows are computed by a Ray cluster
 CHECK_CONTENT = "GUIE_CHECK_CONTENT"  # set: files are recognised by content, not by size and time
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
+METHODS = {  # ways to re-rank, in the order in which they apply
+    "expand": "alpha query expansion among mutual neighbours (Radenovic et al., TPAMI 2019)",
+    "augment": "the same for each index image (database augmentation; Gordo et al., IJCV 2017)",
+    "csls": "local scaling of similarities against hubs (Conneau et al., ICLR 2018)",
+    "softmax": "inverted softmax against hubs (Smith et al., ICLR 2017)",
+    "local": "the first 50 by patches that match, with a geometric check (Noh et al., ICCV 2017)",
+}
+LOCAL = "local"  # needs the model and the images, not only embeddings
 
 
 def whole_number(text: str) -> int | None:
@@ -37,6 +46,19 @@ def corners_of(text: str) -> Corners:
         raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
     left, top, right, bottom = numbers
     return left, top, right, bottom
+
+
+def methods_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the named ways to re-rank in the order of METHODS.
+
+    Raises UserError for an unknown name, or for both corrections of hubs.
+    """
+    for name in names:
+        if name not in METHODS:
+            raise UserError(f"--rerank {name}: unknown; known: {', '.join(METHODS)}")
+    if {"csls", "softmax"} <= set(names):
+        raise UserError("--rerank: csls and softmax both correct hubs; choose one")
+    return tuple(name for name in METHODS if name in names)
 
 
 class _CheckContent(argparse.Action):

@@ -10,13 +10,12 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
-from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.files import Embeddings
 from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.rerank.ranking import rankings
-from guie.evaluation.search import MOST_QUERIES, Images, Ranking, searches
+from guie.evaluation.search import MOST_QUERIES, Images, Ranking, rankings, searches
 
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
@@ -75,11 +74,14 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     queries = int(images.is_query_T.sum())
     pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
     if pairs > MOST_PAIRS:
-        images = _sampled(images, table, MOST_PAIRS / pairs)
+        rows = np.flatnonzero(images.is_query_T)
+        drawn = np.argsort(seeded_draws(0, table["image_path"].to_numpy()[rows]), kind="stable")
+        kept = rows[drawn[: max(1, int(MOST_PAIRS / pairs * len(rows)))]]
+        images = replace(images, is_query_T=np.isin(np.arange(len(table)), kept))
     found: list[dict[str, np.ndarray]] = []
-    searched = np.zeros(len(table), bool)
+    searched: list[np.ndarray] = []
     for search in searches(part.index, images, group_T):
-        searched[search.index_I] = True
+        searched.append(search.index_I)
         for ranking in rankings(images, embedded, search):
             found += list(_by_blocks(ranking))
     if not found:
@@ -87,18 +89,8 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
     order_Q = np.argsort(columns["query_Q"], kind="stable")
     ordered = {key: column[order_Q] for key, column in columns.items()}
-    index_I = np.flatnonzero(searched)
-    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=pairs > MOST_PAIRS)
-
-
-def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
-    """Keep a fraction of the queries, drawn by their paths alone."""
-    rows = np.flatnonzero(images.is_query_T)
-    draws = seeded_draws(0, table["image_path"].to_numpy()[rows])
-    chosen = rows[np.argsort(draws, kind="stable")[: max(1, int(share * len(rows)))]]
-    is_query_T = np.zeros(len(table), bool)
-    is_query_T[chosen] = True
-    return replace(images, is_query_T=is_query_T)
+    index_I, sampled = np.unique(np.concatenate(searched)), pairs > MOST_PAIRS
+    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=sampled)
 
 
 def _by_blocks(ranking: Ranking) -> Iterator[dict[str, np.ndarray]]:
@@ -132,7 +124,7 @@ def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:
     return np.pad(values_BK, ((0, 0), (0, missing)), constant_values=nothing)
 
 
-KINDS = ("both", "ours", "theirs", "neither")
+KINDS = ("both", "ours", "theirs", "neither")  # by whose first result is relevant
 
 
 def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
@@ -140,12 +132,9 @@ def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFram
 
     Both were searched in one table. Returns one row per domain, sorted, with the columns KINDS.
     """
-    kind = pd.Series("neither", index=range(len(ours.query_Q)))
-    kind[ours.right_Q & theirs.right_Q] = "both"
-    kind[ours.right_Q & ~theirs.right_Q] = "ours"
-    kind[~ours.right_Q & theirs.right_Q] = "theirs"
+    kind = np.array(KINDS)[2 * ~ours.right_Q + ~theirs.right_Q]
     domain = table["domain"].to_numpy()[ours.query_Q]
-    counts = pd.crosstab(domain, kind.to_numpy()).rename_axis(index=None, columns=None)
+    counts = pd.crosstab(domain, kind).rename_axis(index=None, columns=None)
     return counts.reindex(columns=list(KINDS), fill_value=0)
 
 
@@ -210,16 +199,9 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     no relevant result within DEPTH. `taken_for` is the most frequent class among its wrong first
     results and `times` their number ("" and 0 if none is wrong). A text `a|b` is its own class.
     """
-    rank_Q = pd.Series(near.first_hit_Q, dtype=float)
-    queries = pd.DataFrame(
-        {
-            "label": table["label"].to_numpy()[near.query_Q],
-            "domain": table["domain"].to_numpy()[near.query_Q],
-            "positives": near.positives_Q,
-            "right": near.right_Q,
-            "rank": rank_Q.where(rank_Q > 0, float("inf")),
-        }
-    )
+    queries = table[["label", "domain"]].iloc[near.query_Q].reset_index(drop=True)
+    queries["positives"], queries["right"] = near.positives_Q, near.right_Q
+    queries["rank"] = np.where(near.first_hit_Q > 0, near.first_hit_Q, np.inf)
     classes = queries.groupby("label", sort=True).agg(
         domain=("domain", "first"),
         queries=("right", "size"),
@@ -231,10 +213,8 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     most = class_confusions(near, table).drop_duplicates("query").set_index("query")
     classes["taken_for"] = most["answer"].reindex(classes.index).fillna("")
     classes["times"] = most["queries"].reindex(classes.index).fillna(0).astype(int)
-    found = classes.reset_index()
-    return found.sort_values(
-        ["r_at_1", "queries"], ascending=[True, False], kind="stable", ignore_index=True
-    )
+    order = {"by": ["r_at_1", "queries"], "ascending": [True, False], "kind": "stable"}
+    return classes.reset_index().sort_values(**order, ignore_index=True)
 
 
 QUERIES = 2_000  # a fraction of them has a standard error of about .01
@@ -294,23 +274,19 @@ def _measured(
     own_BI = images.image_T[query_B][:, None] == images.image_T[index_I]
     right_BI, wrong_BI = shared_BI & ~own_BI, ~shared_BI & ~own_BI
     draw_BI = rng.random(distance_BI.shape, dtype=np.float32)
-    return (
-        _least(distance_BI, right_BI),
-        _least(distance_BI, wrong_BI),
-        _drawn(distance_BI, right_BI, draw_BI),
-        _drawn(distance_BI, wrong_BI, draw_BI),
-    )
 
+    def of(place_BI: np.ndarray, among_BI: np.ndarray) -> np.ndarray:
+        """Return the distance where `place_BI` is largest among these; NaN without any."""
+        place_B = np.where(among_BI, place_BI, -np.inf).argmax(axis=1)
+        value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
+        return np.where(among_BI.any(axis=1), value_B, np.nan)
 
-def _least(distance_BI: np.ndarray, among_BI: np.ndarray) -> np.ndarray:
-    least_B = np.where(among_BI, distance_BI, np.inf).min(axis=1)
-    return np.where(np.isfinite(least_B), least_B, np.nan)
-
-
-def _drawn(distance_BI: np.ndarray, among_BI: np.ndarray, draw_BI: np.ndarray) -> np.ndarray:
-    place_B = np.where(among_BI, draw_BI, -1).argmax(axis=1)
-    value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
-    return np.where(among_BI.any(axis=1), value_B, np.nan)
+    chosen = [
+        (place_BI, among_BI)
+        for place_BI in (-distance_BI, draw_BI)
+        for among_BI in (right_BI, wrong_BI)
+    ]
+    return tuple(of(*one) for one in chosen)
 
 
 def occurrences(near: Nearest) -> np.ndarray:

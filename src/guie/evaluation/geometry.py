@@ -1,4 +1,4 @@
-"""Measure the geometry of an embedding space: pair distances, spread of domains, effective dimension.
+"""Measure the geometry of an embedding space: pair distances, variances, nearest images.
 
 These are the plots of Feng et al. (unifying specialists), figures 2c and 5, and Xuan et al. (DREML),
 figures 4 and 5. Shape legend: N images, D dimensions, P pairs.
@@ -38,9 +38,14 @@ def draw_pairs(labels: pd.Series, count: int = PAIRS, seed: int = 0) -> Pairs:
     if sizes.max(initial=0) < 2 or len(sizes) < 2:
         raise ValueError("pairs need at least two classes, and a class with at least two images")
     rng = np.random.default_rng(seed)
-    same = _of_one_class(codes_N, sizes, count, rng)
-    different = _of_two_classes(codes_N, count, rng)
-    one, other = np.concatenate([same, different], axis=1)
+    # Each class by its number of pairs, then two of its images
+    pairs_of = sizes * (sizes - 1) / 2
+    chosen = rng.choice(len(sizes), count, p=pairs_of / pairs_of.sum())
+    size_P, start_P = sizes[chosen], (np.cumsum(sizes) - sizes)[chosen]
+    one, other = rng.integers(size_P), rng.integers(size_P - 1)
+    other += other >= one
+    same = np.argsort(codes_N, kind="stable")[start_P + np.stack([one, other])]
+    one, other = np.concatenate([same, pairs_between(codes_N, count, rng)], axis=1)
     return Pairs(one, other, np.repeat([True, False], count))
 
 
@@ -49,47 +54,19 @@ def cosines(unit_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
     return np.einsum("pd,pd->p", unit_ND[pairs.one], unit_ND[pairs.other])
 
 
-def distances(unit_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Return the Euclidean distance of each pair, (P,): 0 to 2."""
-    return np.linalg.norm(unit_ND[pairs.one] - unit_ND[pairs.other], axis=1)
-
-
 def distance_ratios(unit_ND: np.ndarray, over_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
     """Return each pair's distance in one space over that in another, (P,); NaN if the other is 0.
 
     Below 1, the first space has shrunk relative to the second (Feng et al., figure 2c).
     """
-    own_P, over_P = distances(unit_ND, pairs), distances(over_ND, pairs)
+    apart = [emb_ND[pairs.one] - emb_ND[pairs.other] for emb_ND in (unit_ND, over_ND)]
+    own_P, over_P = (np.linalg.norm(apart_PD, axis=1) for apart_PD in apart)
     return np.divide(own_P, over_P, out=np.full_like(own_P, np.nan), where=over_P > 0)
-
-
-def room(unit_ND: np.ndarray, table: pd.DataFrame, count: int = PAIRS, seed: int = 0) -> pd.Series:
-    """Return each domain's mean distance between classes, relative to that over all images.
-
-    Below 1, the domain occupies a smaller region than the whole data set. Compare a specialist, whose
-    domain is its whole data set, with a model of all domains. NaN for a domain with one class.
-    """
-    whole = _apart(unit_ND, table["label"], count, seed)
-    found = {}
-    for domain, rows in table.reset_index(drop=True).groupby("domain"):
-        enough = rows["label"].nunique() > 1
-        own = _apart(unit_ND[rows.index], rows["label"], count, seed) if enough else np.nan
-        found[domain] = own / whole
-    return pd.Series(found)
 
 
 def spectrum(unit_ND: np.ndarray) -> np.ndarray:
     """Return variances along principal axes, largest first, (D,); unit vectors sum to at most 1."""
     return np.linalg.eigvalsh(np.cov(unit_ND.astype(np.float64), rowvar=False))[::-1].clip(0)
-
-
-def directions(unit_ND: np.ndarray) -> float:
-    """Return the participation ratio: (sum of variances)² over the sum of squared variances.
-
-    1 if all embeddings are on a line, D if the variance is equal in all directions.
-    """
-    variance_D = spectrum(unit_ND)
-    return float(variance_D.sum() ** 2 / (variance_D**2).sum())
 
 
 def nearest(unit_ND: np.ndarray, index_ND: np.ndarray) -> np.ndarray:
@@ -102,28 +79,10 @@ def nearest(unit_ND: np.ndarray, index_ND: np.ndarray) -> np.ndarray:
     return score_N1[:, 0]
 
 
-def _of_one_class(
-    codes_N: np.ndarray, sizes: np.ndarray, count: int, rng: np.random.Generator
-) -> np.ndarray:
-    pairs_of = sizes * (sizes - 1) / 2
-    chosen = rng.choice(len(sizes), count, p=pairs_of / pairs_of.sum())
-    size_P, start_P = sizes[chosen], (np.cumsum(sizes) - sizes)[chosen]
-    one = rng.integers(size_P)
-    other = rng.integers(size_P - 1)
-    other += other >= one
-    by_class_N = np.argsort(codes_N, kind="stable")
-    return by_class_N[start_P + np.stack([one, other])]
-
-
-def _of_two_classes(codes_N: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def pairs_between(codes_N: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw rows (2, count) of images whose class codes differ."""
     found: list[np.ndarray] = []
     while sum(part.shape[1] for part in found) < count:
         drawn = rng.integers(len(codes_N), size=(2, 2 * count))
         found.append(drawn[:, codes_N[drawn[0]] != codes_N[drawn[1]]])
     return np.concatenate(found, axis=1)[:, :count]
-
-
-def _apart(unit_ND: np.ndarray, labels: pd.Series, count: int, seed: int) -> float:
-    codes_N, _ = pd.factorize(labels)
-    one, other = _of_two_classes(codes_N, count, np.random.default_rng(seed))
-    return float(np.linalg.norm(unit_ND[one] - unit_ND[other], axis=1).mean())

@@ -14,28 +14,17 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special, replacing
-from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.files import Embeddings
 from guie.evaluation.knn import NOTHING, block_size
-from guie.evaluation.rerank.ranking import rankings
-from guie.evaluation.search import Images, searches
+from guie.evaluation.search import Images, rankings, searches
 
 NEGATIVE, EASY, HARD, JUNK = range(4)
 DEPTHS = (1, 5, 10)
 ILIAS_DEPTH = 1000
 
 
-class Protocol(NamedTuple):
-    """Grades that count as positive, and grades that are removed from the ranking."""
-
-    positive: tuple[int, ...]
-    ignored: tuple[int, ...]
-
-
-PROTOCOLS = {
-    "easy": Protocol(positive=(EASY,), ignored=(HARD, JUNK)),
-    "medium": Protocol(positive=(EASY, HARD), ignored=(JUNK,)),
-    "hard": Protocol(positive=(HARD,), ignored=(EASY, JUNK)),
-}
+# Grades that count as positive; the others but NEGATIVE are removed from the ranking
+PROTOCOLS = {"easy": (EASY,), "medium": (EASY, HARD), "hard": (HARD,)}
 
 
 def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
@@ -48,18 +37,13 @@ def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
     """
     scores: dict[str, list[float]] = {}
     for grade_K in grade_QK:
-        for name, protocol in PROTOCOLS.items():
-            rank_P = graded_ranking(grade_K, protocol)
+        for name, positive in PROTOCOLS.items():
+            kept_K = grade_K[np.isin(grade_K, (NEGATIVE, *positive))]
+            rank_P = np.flatnonzero(kept_K != NEGATIVE)
             scores.setdefault(f"{name}_ap", []).append(average_precision_trapezoid(rank_P))
             for k in DEPTHS:
                 scores.setdefault(f"{name}_p_at_{k}", []).append(precision_at(rank_P, k))
     return {key: np.array(values_Q) for key, values_Q in scores.items()}
-
-
-def graded_ranking(grade_K: np.ndarray, protocol: Protocol) -> np.ndarray:
-    """Return the ranks of a query's positives, from 0, after ignored images are removed: [P]."""
-    kept_K = grade_K[~np.isin(grade_K, protocol.ignored)]
-    return np.flatnonzero(np.isin(kept_K, protocol.positive))
 
 
 def average_precision_trapezoid(rank_P: np.ndarray) -> float:
@@ -112,20 +96,16 @@ def map_at_1k(
     Returns:
         [Q]; NaN without positives.
     """
-    relevant_QK = relevant_QK[:, :ILIAS_DEPTH]
-    end_QK = _tie_ends(similarity_QK[:, :ILIAS_DEPTH])
+    relevant_QK, similarity_QK = relevant_QK[:, :ILIAS_DEPTH], similarity_QK[:, :ILIAS_DEPTH]
+    # For each rank, the last rank with the same similarity
+    last = similarity_QK.shape[1] - 1
+    end_QK = np.full(similarity_QK.shape, last)
+    tied_QK = similarity_QK[:, 1:] == similarity_QK[:, :-1]
+    end_QK[:, :-1] = np.where(tied_QK, last, np.arange(last))
+    end_QK = np.minimum.accumulate(end_QK[:, ::-1], axis=1)[:, ::-1]
     hits_QK = np.take_along_axis(relevant_QK.cumsum(axis=1), end_QK, axis=1)
     precision_Q = (hits_QK / (end_QK + 1) * relevant_QK).sum(axis=1)
     return precision_Q / np.minimum(positives_Q, ILIAS_DEPTH)
-
-
-def _tie_ends(similarity_QK: np.ndarray) -> np.ndarray:
-    """Return, for each rank, the last rank with the same similarity."""
-    last = similarity_QK.shape[1] - 1
-    ends_QK = np.full(similarity_QK.shape, last)
-    goes_on_QK = similarity_QK[:, 1:] == similarity_QK[:, :-1]
-    ends_QK[:, :-1] = np.where(goes_on_QK, last, np.arange(last))
-    return np.minimum.accumulate(ends_QK[:, ::-1], axis=1)[:, ::-1]
 
 
 DEPTH = 1000
@@ -150,7 +130,7 @@ class JsonObject(NamedTuple):
     """A JSON object as written in the file, with duplicate names."""
 
     names: list[str]
-    values: Sequence[Any] | np.ndarray
+    values: Any  # a list, or an array of numbers
 
 
 def names_of(paths: pd.Series) -> pd.Series:
@@ -207,10 +187,8 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, row) in enumerate(zip(given.names, query_Q, strict=True)):
         ranking = given.values[q]
-        score_N, found_N = (
-            _scores(path, query, ranking),
-            _rows_of_ranking(path, query, ranking, index, unlisted),
-        )
+        score_N, found_N = ranking.values, index.rows(ranking.names)
+        _refuse_ranking(path, query, ranking, found_N, unlisted)
         own_N = (found_N >= 0) & (images.image_T[found_N] == images.image_T[row])
         order_K = np.argsort(-score_N, kind="stable")
         order_K = order_K[~own_N[order_K]][:DEPTH]
@@ -279,18 +257,13 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return JsonObject(names, np.array(values, np.float64) if numbers else values)
 
 
-def _scores(path: Path, query: str, ranking: JsonObject) -> np.ndarray:
+def _refuse_ranking(
+    path: Path, query: str, ranking: JsonObject, found_N: np.ndarray, unlisted: bool
+) -> None:
+    """Raise UserError for a ranking with an illegal score or image; its rows are -1 where unlisted."""
     if not isinstance(ranking.values, np.ndarray):
         raise UserError(f"{path}: {query}: a score is not a number; {FORMAT}")
     _refuse(path, f"{query}: score is not finite", ranking.names, ~np.isfinite(ranking.values))
-    return ranking.values
-
-
-def _rows_of_ranking(
-    path: Path, query: str, ranking: JsonObject, index: _Named, unlisted: bool
-) -> np.ndarray:
-    """Return the rows of the images in a ranking, -1 for unlisted ones."""
-    found_N = index.rows(ranking.names)
     if not unlisted:
         _refuse(path, f"{query}: not an index image of the manifest", ranking.names, found_N < 0)
     pairs = zip(ranking.names, found_N.tolist(), strict=True)
@@ -298,7 +271,6 @@ def _rows_of_ranking(
     if len(set(images)) < len(images):
         again_N = pd.Series(images, dtype=object).duplicated().to_numpy()
         _refuse(path, f"{query}: duplicate image", ranking.names, again_N)
-    return found_N
 
 
 def _refuse(path: Path, fault: str, names: Sequence[str], bad_N: np.ndarray) -> None:

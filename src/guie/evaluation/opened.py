@@ -28,6 +28,7 @@ from guie.models.adapters.prompts import Pool
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
+from guie.models.layers import capture_outputs
 from guie.models.loading import LoadedModel, open_model, trained_precision, with_layers
 from guie.models.pretrained import sha256_of
 from guie.rows.embedding import embed_files, recipe
@@ -84,10 +85,8 @@ class Submission(nn.Module):
             self.process.load()
             unpacked.unlink()  # gigabytes that a killed process would leave behind
             self.dim = len(self.embedding(self.process, np.zeros((8, 8, 3), np.uint8)))
-        limits = self.process.limits
-        self.open_limits = [
-            one for one in ("reads", "writes", "network") if not limits[one]["held"]
-        ]
+        limits = ("reads", "writes", "network")
+        self.open_limits = [one for one in limits if not self.process.limits[one]["held"]]
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map (1, 3, H, W) uint8 to (1, D). The model reads the image's shape itself."""
@@ -143,11 +142,9 @@ def load_embedding_model(
         if layers:
             raise UserError("--layers: a submission returns only its embedding; give the run")
         submission = Submission(Path(word), accelerator.device, folder).eval()
-        if submission.open_limits:
-            unheld = ", ".join(submission.open_limits)
-            accelerator.print(
-                f"{word}: limits that this system does not enforce: {unheld}", file=sys.stderr
-            )
+        if unheld := ", ".join(submission.open_limits):
+            message = f"{word}: limits that this system does not enforce: {unheld}"
+            accelerator.print(message, file=sys.stderr)
         made_of = {"submission_sha256": sha256_of(Path(word))}
         # Raw images differ in size, so there is no preprocessing here and batches have one image.
         return EmbeddingModel(submission, nn.Identity(), made_of, batch_size=1)
@@ -190,17 +187,12 @@ class PromptWeights(nn.Module):
     def __init__(self, backbone: Backbone):
         super().__init__()
         self.backbone, self.dim = backbone, backbone.prompts.config.size
-        self._seen: Tensor | None = None
-        backbone.prompts.weighing.register_forward_hook(self._see)
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map (B, 3, S, S) preprocessed images to cosines (B, M)."""
-        self.backbone(images_BCHW)
-        assert self._seen is not None
-        return self._seen
-
-    def _see(self, module: nn.Module, args: object, weights_BM: Tensor) -> None:
-        self._seen = weights_BM
+        with capture_outputs(self.backbone, ["prompts.weighing"]) as heard:
+            self.backbone(images_BCHW)
+        return heard["prompts.weighing"]
 
 
 def prompt_weights(

@@ -41,13 +41,11 @@ class PatchFeatures(nn.Module):
                 f"--rerank local: {model.source}: its backbone is not a plain vision transformer"
             )
         self._prefix = structure.prefix
-        last = structure.blocks[-1].module
         names = {module: name for name, module in self.backbone.tower.named_modules()}
-        self._last = names[last]
-        size_px = self.backbone.size_px
-        device = next(self.backbone.parameters()).device
+        self._last = names[structure.blocks[-1].module]
+        side, device = self.backbone.size_px, next(self.backbone.parameters()).device
         with torch.inference_mode():
-            probed_1PF = self._patches(torch.zeros(1, 3, size_px, size_px, device=device))
+            probed_1PF = self._patches(torch.zeros(1, 3, side, side, device=device))
         self.patches, self.dim = probed_1PF.shape[1], probed_1PF[0].numel()
         if math.isqrt(self.patches) ** 2 != self.patches:
             raise UserError(f"--rerank local: {model.source}: its patches are not a square grid")
@@ -79,7 +77,6 @@ def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndar
             f"--rerank local: the patches of {len(paths):,} images need {needed / 2**30:.0f} GB; at most"
             f" {MOST_BYTES / 2**30:.0f} GB are used; use search.py, or a smaller split"
         )
-    files = [manifest.file(path) for path in paths]
-    made_by = (make_accelerator(), features, model.preprocess)
-    patches_ND = embed_files(*made_by, files, manifest.open_image, title="patches")
+    made_by = (make_accelerator(), features, model.preprocess, [*map(manifest.file, paths)])
+    patches_ND = embed_files(*made_by, manifest.open_image, title="patches")
     return patches_ND.reshape(len(paths), features.patches, -1)[place_T]

@@ -1,19 +1,23 @@
-"""Reduce embeddings by PCA, fitted without labels, or by a random projection as a baseline.
+"""Join embeddings of specialists; reduce them by PCA, fitted without labels, or by a random projection.
 
-UnED reduces off-the-shelf models this way to 64 whitened dimensions, fitted on about 9,000 images a
+UnED reduces off-the-shelf models by PCA to 64 whitened dimensions, fitted on about 9,000 images a
 domain (4.1 and A.5). The challenge's 6th place trains 256 dimensions and reduces them to 64.
-Shapes: N images or texts, D dimensions, R reduced dimensions.
+Shapes: N images or texts, F to fit on, D dimensions, R reduced dimensions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
+from guie.evaluation.files import Embeddings, load_embeddings
+from guie.evaluation.knn import unit_vectors
 
 PER_DOMAIN = 9000  # images that UnED fits on (4.1)
 # Relative to the first component's variance; smaller variances are float32 rounding errors.
@@ -82,3 +86,71 @@ def random_projection(emb_ND: np.ndarray, dim: int, seed: int = 0) -> np.ndarray
 
     matrix = GaussianRandomProjection(dim, random_state=seed)
     return matrix.fit_transform(emb_ND.astype(np.float32)).astype(np.float32)
+
+
+def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str) -> Embeddings:
+    """Read one model's embeddings [T, D], or join those of specialists. Raises UserError.
+
+    Args:
+        source: one model's E.npz, or DOMAIN=E.npz of each specialist.
+    """
+    if isinstance(source, Path):
+        return load_embeddings(source, table)
+    files: dict[str, str] = {}
+    for word in source:
+        name, sign, path = word.partition("=")
+        if not (name and sign and path) or name in files:
+            raise UserError(f"{word!r}: must be DOMAIN=FILE, with each domain once")
+        files[name] = path
+    return joined({name: load_embeddings(path, table) for name, path in files.items()}, join)
+
+
+def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
+    """Join embeddings of the same images by several models; the oracle keeps them by domain.
+
+    Args:
+        specialists: embeddings [N, D] of each specialist, by its domain.
+        join: a key of `guie.evaluation.protocols.catalogue.JOINS`.
+
+    Raises UserError for a mean of different dimensions.
+    """
+    if join == "oracle":
+        return dict(specialists)
+    units = [_units(emb_ND) for emb_ND in specialists.values()]
+    if join == "concat":
+        return np.concatenate(units, axis=1)
+    dims = {name: emb_ND.shape[1] for name, emb_ND in specialists.items()}
+    if len(set(dims.values())) > 1:
+        message = ", ".join(f"{name} {dim}" for name, dim in dims.items())
+        raise UserError(f"--join mean: the specialists' dimensions must be equal: {message}")
+    return np.asarray(np.mean(units, axis=0, dtype=np.float32))
+
+
+def reduced(
+    given: Embeddings, fit: Embeddings | None, kind: str, dim: int, seed: int = 0
+) -> Embeddings:
+    """Reduce the dimension of embeddings, separately for every specialist.
+
+    Args:
+        fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
+        kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
+        seed: of a random projection; equal dimensions get equal projections.
+
+    Raises UserError if that many dimensions cannot be fitted.
+    """
+    if not isinstance(given, np.ndarray):
+        fits = fit if isinstance(fit, Mapping) else dict.fromkeys(given)
+        each = {name: reduced(own, fits[name], kind, dim, seed) for name, own in given.items()}
+        return {name: own for name, own in each.items() if isinstance(own, np.ndarray)}
+    if kind == "first":
+        if not 0 < dim <= given.shape[1]:
+            raise UserError(f"--dim {dim}: must be 1 to the embedding's {given.shape[1]}")
+        return given[:, :dim]
+    if kind == "random":
+        return random_projection(_units(given), dim, seed)
+    assert isinstance(fit, np.ndarray)
+    return fit_components(_units(fit), dim, whiten=kind == "pca-whitened").of(_units(given))
+
+
+def _units(emb_ND: np.ndarray) -> np.ndarray:
+    return unit_vectors(emb_ND, np.arange(len(emb_ND)).astype(str))

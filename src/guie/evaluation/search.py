@@ -1,6 +1,7 @@
 """Search queries in an index and score each query, block by block.
 
-Shapes: Q queries, K neighbours.
+Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the table, D dimensions,
+P patches, F features of a patch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
+from guie.evaluation.files import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
+from guie.evaluation.rerank import Reranker
 from guie.rows.filling import T, Writer, fill
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
@@ -58,11 +61,9 @@ class LabelSets:
         starts = np.searchsorted(label_E[order_E], np.arange(1, self.label_count))
         members_C = np.split(image_E[order_E], starts)
 
-        def union_size(labels_L: np.ndarray) -> int:
-            return len(np.unique(np.concatenate([members_C[c] for c in labels_L if c >= 0])))
-
-        asked_sets, set_Q = np.unique(self.set_T[query_Q], return_inverse=True)
-        sizes = [union_size(labels_L) for labels_L in self.labels_SL[asked_sets]]
+        asked_S, set_Q = np.unique(self.set_T[query_Q], return_inverse=True)
+        sharing = ([members_C[c] for c in row_L if c >= 0] for row_L in self.labels_SL[asked_S])
+        sizes = [len(np.unique(np.concatenate(images))) for images in sharing]
         return np.array(sizes, dtype=np.int64)[set_Q]
 
     def first(self, rows_R: np.ndarray) -> np.ndarray:
@@ -166,45 +167,81 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 
 
 @dataclass(frozen=True)
+class Rerank:
+    """How an evaluation re-ranks.
+
+    Attributes: `methods`, see `guie.base.arguments.METHODS`; `patches_TPF`, those of all rows T, for the
+    method `local`.
+    """
+
+    methods: tuple[str, ...] = ()
+    patches_TPF: np.ndarray | None = None
+
+
+NO_RERANK = Rerank()
+
+
+@dataclass(frozen=True)
 class Ranking:
     """The index images of a search, ranked by similarity for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T.
+    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, the corrections of the order, whose scores
+    take the place of similarities.
     """
 
     images: Images
     unit_TD: np.ndarray
     search: Search
-
-    @cached_property
-    def index(self) -> ExactIndex:
-        """The index, built when it is first searched."""
-        return ExactIndex(self.unit_TD[self.search.index_I])
+    rerank: Rerank = NO_RERANK
 
     @cached_property
     def _own_Q(self) -> np.ndarray:
         return self.images.own_places(self.search.query_Q, self.search.index_I)
+
+    @cached_property
+    def _search(self) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+        """The search by query vectors, k, own places and patches; built when it is first needed."""
+        index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
+
+        def patches_of(places: np.ndarray) -> np.ndarray:
+            assert patches_TPF is not None
+            return patches_TPF[index_I[places]]
+
+        unit_ID = self.unit_TD[index_I]
+        find, methods = ExactIndex(unit_ID).search, self.rerank.methods
+        if not methods or not len(index_I):
+            return lambda query_BD, k, own_B, _: find(query_BD, k, own_B)
+        return Reranker(unit_ID, find, methods, patches_of=patches_of).search
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
 
         Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
         """
-        place_BK, score_BK = self.find(self.search.query_Q[block], k, self._own_Q[block])
+        query_B, patches_TPF = self.search.query_Q[block], self.rerank.patches_TPF
+        patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
+        asked = (self.unit_TD[query_B], k, self._own_Q[block], patches_BPF)
+        place_BK, score_BK = self._search(*asked)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
-
-    def find(self, query_B: np.ndarray, k: int, own_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return places in the index, not rows, otherwise as `nearest`.
-
-        Args:
-            own_B: places of the queries' own images; -1 for none.
-        """
-        return self.index.search(self.unit_TD[query_B], k, own_B)
 
     def blocks(self, size: int) -> list[slice]:
         """Return all queries as slices of that many, the last one shorter."""
         count = len(self.search.query_Q)
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def rankings(
+    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+) -> Iterator[Ranking]:
+    """Yield the ranking of a search; with specialists, one for the queries of each domain."""
+    if isinstance(embedded, np.ndarray):
+        yield Ranking(images, embedded, search, rerank)
+        return
+    domain_Q = images.domain_T[search.query_Q]
+    for name, unit_TD in embedded.items():
+        query_Q = search.query_Q[domain_Q == name]
+        own = replace(search, name=f"{search.name} by {name}", query_Q=query_Q)
+        yield Ranking(images, unit_TD, own, rerank)
 
 
 def score_queries(

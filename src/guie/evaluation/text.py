@@ -82,13 +82,9 @@ class TextEncoder:
 
         Raises UserError if the model's image features are outside its text space.
         """
-        device = next(self._embedder.parameters()).device
-        clip, name = self._clip.to(device), self._backbone.name
-        tokenize = import_open_clip().get_tokenizer(name, context_length=clip.context_length)
+        clip = self._clip.to(next(self._embedder.parameters()).device)
         # Text features (T, F), not normalised, like the image features that enter a head
-        batches = tqdm(_batches(list(sentences)), "texts", leave=False, delay=2)
-        encoded = [clip.encode_text(tokenize(part).to(device)).float() for part in batches]
-        feat_TF = torch.cat(encoded)
+        feat_TF = _encoded(clip, self._backbone.name, sentences)
         dim = self._embedder.backbone.dim
         if self._backbone.features != "projected" or feat_TF.shape[1] != dim:
             raise UserError(
@@ -142,20 +138,18 @@ def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
 def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
     clip = _clip(backbone)
     flat = sorted({text for names in sentences for texts in names for text in texts})
-    tokenize = import_open_clip().get_tokenizer(backbone.name, context_length=clip.context_length)
-    batches = tqdm(_batches(flat), "texts")
-    encoded = [clip.encode_text(tokenize(part), normalize=True).float() for part in batches]
-    emb_TD = torch.cat(encoded)
-    place = {text: row for row, text in enumerate(flat)}
-    rows = [
-        _mean([_mean([emb_TD[place[text]] for text in texts]) for texts in names])
-        for names in sentences
-    ]
+    emb_TD = dict(zip(flat, _encoded(clip, backbone.name, flat, normalize=True), strict=True))
+    rows = [_mean([_mean([emb_TD[t] for t in texts]) for texts in names]) for names in sentences]
     return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
 
 
-def _batches(texts: list[str]) -> list[list[str]]:
-    return [texts[i : i + BATCH_SENTENCES] for i in range(0, len(texts), BATCH_SENTENCES)]
+def _encoded(clip: Clip, name: str, sentences: Sequence[str], **settings: bool) -> torch.Tensor:
+    """Encode sentences with a CLIP of that name, on its device: float32 (T, F)."""
+    tokenize = import_open_clip().get_tokenizer(name, context_length=clip.context_length)
+    device, starts = clip.logit_scale.device, range(0, len(sentences), BATCH_SENTENCES)
+    parts = [list(sentences[start : start + BATCH_SENTENCES]) for start in starts]
+    bar = tqdm(parts, "texts", leave=False, delay=2)
+    return torch.cat([clip.encode_text(tokenize(p).to(device), **settings).float() for p in bar])
 
 
 def _mean(units: list[torch.Tensor]) -> torch.Tensor:

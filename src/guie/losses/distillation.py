@@ -7,6 +7,7 @@ similarity (UDON), logits. Shapes: B images, D dimensions of the student, T of t
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +21,16 @@ from guie.config.distillation import (
     SimilarityConfig,
     SndConfig,
 )
-from guie.losses.base import HostCounters
+from guie.losses.base import HostCounters, rows_of
 from guie.losses.margin_softmax import cosines
 from guie.losses.matching import Matching
 
 
 def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Module:
-    """Return the configured relation to one teacher: a `Relation` or `Matching`, not `Logits`.
+    """Return the configured relation to one teacher, and its memory; not `Logits`.
+
+    It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T), and
+    returns a scalar, 0 if there are too few images; `Matching` one per image. The teacher gets no gradient.
 
     Args:
         dim, teacher_dim: embedding dimensions of student and teacher.
@@ -41,30 +45,13 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
     return Similarity(config.balanced)
 
 
-class Relation(nn.Module):
-    """A loss on unit-length float32 embeddings of the same images: student (N, D), teacher (N, T).
-
-    Returns a scalar; 0 if there are too few images. The teacher gets no gradient. Each relation
-    belongs to one teacher, and so does its memory.
-    """
-
-    def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """Return the distance of the student from the teacher."""
-        raise NotImplementedError
-
-
-def nothing(student_ND: Tensor) -> Tensor:
-    """Return 0 with a zero gradient for the student."""
-    return student_ND.sum() * 0.0
-
-
 SHORTEST = 1e-12  # lower bound of a mean distance or an edge
 # Least bandwidth by perplexity, as a distance between unit vectors, and least deviation of cosines. Of more
 # duplicates than the perplexity no bandwidth is enough: it would go to 0, and the loss to 1e11.
 NARROWEST = 0.01
 
 
-class Rkd(Relation):
+class Rkd(nn.Module):
     """Relational knowledge distillation: mean penalty on differences of pairs, and of triples.
 
     The means exclude pairs of an image with itself, and triples of fewer than three images.
@@ -76,7 +63,7 @@ class Rkd(Relation):
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return the weighted sum of the two terms."""
-        total = nothing(student_ND)
+        total = student_ND.sum() * 0.0
         if self.config.distance and len(student_ND) > 1:
             term = self._apart(relative_distances(student_ND), relative_distances(teacher_NT))
             total = total + self.config.distance * term
@@ -111,21 +98,18 @@ def cosines_of_angles(emb_ND: Tensor) -> Tensor:
     return cos_jik.flatten()[distinct_triples(len(emb_ND), emb_ND.device)]
 
 
+@lru_cache(maxsize=4)
 def distinct_triples(images: int, device: torch.device) -> Tensor:
     """Return the places of all triples of different images in a flat (N, N, N), ascending.
 
-    By arithmetic: to look for them in a mask would wait for the device.
+    They are looked for on the CPU, because a mask on a device would wait for it.
     """
-    number_N = torch.arange(images, device=device)
-    j_N11, i_1N1, k_11N = number_N[:, None, None], number_N[None, :-1, None], number_N[:-2]
-    i_NN1 = i_1N1 + (i_1N1 >= j_N11)  # passes over j
-    low_NN1, high_NN1 = torch.minimum(j_N11, i_NN1), torch.maximum(j_N11, i_NN1)
-    k_NNN = k_11N + (k_11N >= low_NN1)
-    k_NNN = k_NNN + (k_NNN >= high_NN1)  # passes over both
-    return ((j_N11 * images + i_NN1) * images + k_NNN).flatten()
+    apart_NN = ~torch.eye(images, dtype=torch.bool)
+    apart_jik = apart_NN[:, :, None] & apart_NN[:, None] & apart_NN
+    return rows_of(apart_jik.flatten()).to(device, non_blocking=True)
 
 
-class Similarity(Relation):
+class Similarity(nn.Module):
     """Squared differences of cosines, summed over each row of the matrix and averaged over rows.
 
     Args:
@@ -147,7 +131,7 @@ class Similarity(Relation):
         return loss / of_pairs(theirs_NN).var(correction=0).clamp(min=NARROWEST**2)
 
 
-class Logits(Relation):
+class Logits(nn.Module):
     """KL divergence of student and teacher cosines to the classes that both know.
 
     Args:
@@ -173,7 +157,7 @@ class Logits(Relation):
 def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> Tensor:
     """Return the mean over images of KL(teacher || student) of softmax(logits / temperature)."""
     if not len(student_NC):
-        return nothing(student_NC)
+        return student_NC.sum() * 0.0
     log_q_NC = (student_NC / temperature).log_softmax(1)
     log_p_NC = (teacher_NC.detach() / temperature).log_softmax(1)
     return functional.kl_div(log_q_NC, log_p_NC, reduction="batchmean", log_target=True)
@@ -184,7 +168,7 @@ RANGE, HALVINGS = 40, 30
 MOST = 4.0  # squared distance between two unit vectors
 
 
-class Snd(Relation):
+class Snd(nn.Module):
     """Stochastic neighbour distillation: mean over images of KL(P || Q) (eq. 2 to 4).
 
     P and Q are the neighbour probabilities of teacher and student. The paper's eq. 4 is a sum over
@@ -212,11 +196,10 @@ class Snd(Relation):
         if self.memory and self.training:
             self.memory.add(student_ND, teacher_NT)
         if not len(ours_NM) or ours_NM.shape[1] < 3:
-            return nothing(student_ND)
-        sigma = self.config.sigma
-        theirs_N1 = precisions(theirs_NM, sigma)
-        ours = self.config.student_sigma
-        ours_N1 = theirs_N1 if ours is None else precisions(ours_NM.detach(), ours)
+            return student_ND.sum() * 0.0
+        theirs_N1 = precisions(theirs_NM, self.config.sigma)
+        own = self.config.student_sigma
+        ours_N1 = theirs_N1 if own is None else precisions(ours_NM.detach(), own)
         log_p_NM = log_neighbours(theirs_NM, theirs_N1)
         log_q_NM = log_neighbours(ours_NM, ours_N1)
         # An image is not its own neighbour: both are -inf there, and exp(-inf) (-inf - -inf) is NaN

@@ -40,14 +40,11 @@ class BatchAllTriplet(InBatchLoss):
 
     Vo and Hays, Generalization in Metric Learning: Should the Embedding Layer be Embedding Layer?,
     WACV 2019, section 4.4; the formula printed there has the opposite sign.
-
-    Args:
-        length: embeddings are scaled to it. The larger, the closer the softplus is to a hinge.
     """
 
-    def __init__(self, length: float = 4.0):
+    def __init__(self, config: BatchAllConfig):
         super().__init__()
-        self.length = length
+        self.length = config.length
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
         """Return the loss of one global batch; 0 if it has no triplet."""
@@ -66,15 +63,11 @@ class Contrastive(InBatchLoss):
 
     Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006, as in Vo and
     Hays' nams.py:243-274: d is the squared Euclidean distance, where Hadsell et al. square the hinge.
-
-    Args:
-        length: embeddings are scaled to it.
-        margin: on d.
     """
 
-    def __init__(self, length: float = 3.0, margin: float = 0.2):
+    def __init__(self, config: ContrastiveLossConfig):
         super().__init__()
-        self.length, self.margin = length, margin
+        self.length, self.margin = config.length, config.margin
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
         """Return the loss of one global batch; a mean over no pairs is 0."""
@@ -94,16 +87,12 @@ class Hyperbolic(InBatchLoss):
     Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as in PUMA's table. The
     embedding, a direction, becomes a tangent vector of the clipping radius. The mean is over all
     ordered pairs of one class. With two images per class, as in the paper, it is the paper's loss.
-
-    Args:
-        curvature: c; the ball has radius 1 / sqrt(c).
-        radius: r, the length of the tangent vectors.
-        temperature: tau.
     """
 
-    def __init__(self, curvature: float = 0.1, radius: float = 2.3, temperature: float = 0.2):
+    def __init__(self, config: HyperbolicConfig):
         super().__init__()
-        self.curvature, self.radius, self.temperature = curvature, radius, temperature
+        self.curvature, self.radius = config.curvature, config.radius
+        self.temperature = config.temperature
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
         """Return the loss of one global batch; 0 if no two images share a class."""
@@ -130,11 +119,9 @@ class Hyperbolic(InBatchLoss):
 
 # A new loss needs its config, a class here, and a line here
 IN_BATCH: dict[type, Callable[[Any], InBatchLoss]] = {
-    BatchAllConfig: lambda config: BatchAllTriplet(config.length),
-    ContrastiveLossConfig: lambda config: Contrastive(config.length, config.margin),
-    HyperbolicConfig: lambda config: Hyperbolic(
-        config.curvature, config.radius, config.temperature
-    ),
+    BatchAllConfig: BatchAllTriplet,
+    ContrastiveLossConfig: Contrastive,
+    HyperbolicConfig: Hyperbolic,
 }
 
 

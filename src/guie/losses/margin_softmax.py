@@ -135,7 +135,10 @@ class MarginSoftmax(Criterion):
 
     def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
         """Begin a stage: see `Criterion`."""
-        self._close_stage()
+        if self.stage_AD is not None and self.stage_index_cpu_C is not None:
+            with torch.no_grad():  # the rows that were trained separately
+                self.weight_CD[self._rows(self.stage_index_cpu_C >= 0)] = self.stage_AD
+        self.stage_AD = self.stage_index_C = self.stage_index_cpu_C = None
         self.rule.set_margin(stage.margin)
         own_C = torch.zeros(self.classes, dtype=torch.bool)
         own_C[list(class_ids)] = True
@@ -143,13 +146,6 @@ class MarginSoftmax(Criterion):
             self._reset(own_C, stage.reset, stage.alone)
         if stage.alone:
             self._part(own_C)
-
-    @torch.no_grad()
-    def _close_stage(self) -> None:
-        """Copy separately trained rows back to `weight_CD`."""
-        if self.stage_AD is not None and self.stage_index_cpu_C is not None:
-            self.weight_CD[self._rows(self.stage_index_cpu_C >= 0)] = self.stage_AD
-        self.stage_AD = self.stage_index_C = self.stage_index_cpu_C = None
 
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
@@ -186,7 +182,11 @@ class MarginSoftmax(Criterion):
             order_B = on_device_of(order_B, emb_BD)
             emb_BD = emb_BD[order_B]
             norm_B = self._norms(raw_BD)[order_B] if self.rule.uses_norms else emb_BD[:0, 0]
-            weight_AD, place_B, edges = self._stage_classes(label_B)
+            # The classes in the softmax; of split class weights only this process's rows
+            weight_AD, place_B, edges = local(self.weight_CD), label_B, self.edges
+            if self.stage_AD is not None and self.stage_index_cpu_C is not None:
+                weight_AD, edges = local(self.stage_AD), self.stage_edges
+                place_B = self.stage_index_cpu_C[label_B]
             label_B = on_device_of(label_B, emb_BD)
             weight_AD = weight_AD.to(emb_BD.dtype)
             terms = softmax_terms(
@@ -220,15 +220,6 @@ class MarginSoftmax(Criterion):
         place_N = self.stage_index_C[class_ids]
         apart_NkD = self.stage_AD.unflatten(0, (-1, self.centers))[place_N.clamp_min(0)]
         return torch.where((place_N >= 0)[:, None, None], apart_NkD, weight_NkD)
-
-    def _stage_classes(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
-        """Return the weights of the classes in the softmax, each image's class index there, and the edges.
-
-        Of split class weights only this process's rows. Labels and indices are on the CPU.
-        """
-        if self.stage_AD is None or self.stage_index_cpu_C is None:
-            return local(self.weight_CD), label_B, self.edges
-        return local(self.stage_AD), self.stage_index_cpu_C[label_B], self.stage_edges
 
     def _norms(self, raw_BD: Tensor | None) -> Tensor:
         """Return the norms of the raw embeddings (B,); training shows the rule those of all processes."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.config.distillation import DimensionConfig, MatchingConfig, PhiSConfig
+from guie.config.distillation import DimensionConfig, MatchingConfig
 from guie.losses.base import HostCounters, on_device_of, rows_of
 
 LEAST = 1e-12  # lower bound of a variance
@@ -141,7 +141,9 @@ class Matching(nn.Module):
         for wide, next_wide in zip(widths[:-1], widths[1:], strict=True):
             layers += [nn.Linear(wide, next_wide), nn.GELU()]
         self.head = nn.Sequential(*layers[:-1])
-        self.standard = standard(config.standardise, teacher_dim)
+        wanted = config.standardise
+        kind = ByDimension if isinstance(wanted, DimensionConfig) else PhiS
+        self.standard = kind(teacher_dim, wanted.steps) if wanted else None
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return .5 (1 - cosine) + .5 smooth l1 per image, (N,); 0 while measuring the teacher."""
@@ -157,14 +159,6 @@ class Matching(nn.Module):
         cos_N = functional.cosine_similarity(ours_NT, target_NT, dim=1)
         apart_N = functional.smooth_l1_loss(ours_NT, target_NT, reduction="none").mean(1)
         return 0.5 * (1 - cos_N) + 0.5 * apart_N
-
-
-def standard(config: DimensionConfig | PhiSConfig | None, dim: int) -> Standard | None:
-    """What makes teachers comparable, as configured."""
-    if config is None:
-        return None
-    kind = ByDimension if isinstance(config, DimensionConfig) else PhiS
-    return kind(dim, config.steps)
 
 
 def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:

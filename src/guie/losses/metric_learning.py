@@ -6,7 +6,6 @@ have unit length, so Euclidean distances are at most 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,87 +51,53 @@ class NearestSemihardMiner(miners.BaseMiner):
         return anchor_P[found_P], positive_P[found_P], negative_P[found_P]
 
 
-def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
-    """Schroff et al., FaceNet, CVPR 2015; here distances are not squared.
-
-    With `batch_hard` and `cosine` at a margin of 0.05 it is PUMA's baseline (its losses.py:21-22).
-    """
-    margin = config.margin_distance
-    cosine = config.distance == "cosine"
-    distance = distances.CosineSimilarity() if cosine else distances.LpDistance()
-    loss = losses.TripletMarginLoss(margin, distance=distance)
-    if config.miner == "batch_hard":  # unit vectors have one order by either distance
-        return loss, miners.BatchHardMiner()
-    if config.miner == "semihard_nearest":
-        return loss, NearestSemihardMiner(distance=distances.LpDistance())
-    return loss, miners.TripletMarginMiner(margin, "semihard", distance=distance)
-
-
-def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
-    """Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017."""
-    margin, boundary = config.margin_distance, config.boundary_distance
-    loss = losses.MarginLoss(
-        margin,
-        beta=boundary,
-        learn_beta=config.learn_boundary,
-        num_classes=classes if config.learn_boundary else None,
-    )
-    if config.miner == "multi_similarity":  # as in PUMA's losses.py:47-48
-        return loss, miners.MultiSimilarityMiner()
-    # Negatives beyond boundary + margin have no gradient, so they are not drawn.
-    return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=boundary + margin)
-
-
-def _multi_similarity(config: MultiSimilarityConfig, classes: int, dim: int) -> Built:
-    """Wang et al., Multi-Similarity Loss, CVPR 2019."""
-    loss = losses.MultiSimilarityLoss(config.positive_scale, config.negative_scale, config.base_cos)
-    if config.miner == "distance_weighted":  # as in PUMA's losses.py:34-35
-        return loss, miners.DistanceWeightedMiner()
-    return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)
-
-
-def _supcon(config: SupConConfig, classes: int, dim: int) -> Built:
-    """Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2."""
-    return losses.SupConLoss(config.temperature), None
-
-
-def _proxy_anchor(config: ProxyAnchorConfig, classes: int, dim: int) -> Built:
-    """Kim et al., Proxy Anchor Loss, CVPR 2020, eq. 4."""
-    loss = losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale)
-    loss.proxies.data = drawn(classes, dim, config.init)
+def build(config: PairConfig | ProxyConfig, classes: int, dim: int) -> Built:
+    """Return the configured loss and its miner; proxies are drawn as the config says."""
+    loss: Any
+    match config:
+        case TripletConfig():  # Schroff et al., FaceNet, CVPR 2015; here distances are not squared
+            # With `batch_hard` and `cosine` at a margin of 0.05 it is PUMA's baseline (losses.py:21-22)
+            margin, cosine = config.margin_distance, config.distance == "cosine"
+            distance = distances.CosineSimilarity() if cosine else distances.LpDistance()
+            loss = losses.TripletMarginLoss(margin, distance=distance)
+            if config.miner == "batch_hard":  # unit vectors have one order by either distance
+                return loss, miners.BatchHardMiner()
+            if config.miner == "semihard_nearest":
+                return loss, NearestSemihardMiner(distance=distances.LpDistance())
+            return loss, miners.TripletMarginMiner(margin, "semihard", distance=distance)
+        case MarginLossConfig():  # Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017
+            margin, beta = config.margin_distance, config.boundary_distance
+            learned = {"learn_beta": True, "num_classes": classes} if config.learn_boundary else {}
+            loss = losses.MarginLoss(margin, beta=beta, **learned)
+            if config.miner == "multi_similarity":  # as in PUMA's losses.py:47-48
+                return loss, miners.MultiSimilarityMiner()
+            # Negatives beyond boundary + margin have no gradient, so they are not drawn
+            return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=beta + margin)
+        case MultiSimilarityConfig():  # Wang et al., Multi-Similarity Loss, CVPR 2019
+            scales = config.positive_scale, config.negative_scale
+            loss = losses.MultiSimilarityLoss(*scales, config.base_cos)
+            if config.miner == "distance_weighted":  # as in PUMA's losses.py:34-35
+                return loss, miners.DistanceWeightedMiner()
+            return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)
+        case SupConConfig():  # Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2
+            return losses.SupConLoss(config.temperature), None
+        case ProxyAnchorConfig():  # Kim et al., Proxy Anchor Loss, CVPR 2020, eq. 4
+            loss = losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale)
+            loss.proxies.data = drawn(classes, dim, config.init)
+        case ProxyNcaConfig():  # Teh et al., ProxyNCA++, ECCV 2020: over all proxies, with a temperature
+            loss = losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature)
+            loss.proxies.data = drawn(classes, dim, config.init)
+        case SoftTripleConfig():  # Qian et al., SoftTriple Loss, ICCV 2019
+            loss = losses.SoftTripleLoss(
+                classes,
+                dim,
+                centers_per_class=config.centers,
+                la=config.scale,
+                gamma=config.center_temperature,
+                margin=config.margin_cos,
+            )
+            loss.fc.data = drawn(classes * config.centers, dim, config.init).T.contiguous()
     return loss, None
-
-
-def _proxy_nca(config: ProxyNcaConfig, classes: int, dim: int) -> Built:
-    """Teh et al., ProxyNCA++, ECCV 2020: ProxyNCA over all proxies, with a temperature."""
-    loss = losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature)
-    loss.proxies.data = drawn(classes, dim, config.init)
-    return loss, None
-
-
-def _soft_triple(config: SoftTripleConfig, classes: int, dim: int) -> Built:
-    """Qian et al., SoftTriple Loss, ICCV 2019."""
-    loss = losses.SoftTripleLoss(
-        classes,
-        dim,
-        centers_per_class=config.centers,
-        la=config.scale,
-        gamma=config.center_temperature,
-        margin=config.margin_cos,
-    )
-    loss.fc.data = drawn(classes * config.centers, dim, config.init).T.contiguous()
-    return loss, None
-
-
-BUILDERS: dict[type, Callable[[Any, int, int], Built]] = {
-    TripletConfig: _triplet,
-    MarginLossConfig: _margin,
-    MultiSimilarityConfig: _multi_similarity,
-    SupConConfig: _supcon,
-    ProxyAnchorConfig: _proxy_anchor,
-    ProxyNcaConfig: _proxy_nca,
-    SoftTripleConfig: _soft_triple,
-}
 
 
 class PeerLoss(InBatchLoss):
@@ -149,7 +114,7 @@ class PeerLoss(InBatchLoss):
 
     def __init__(self, config: PairConfig | ProxyConfig, classes: int, dim: int):
         super().__init__()
-        self.loss, self.miner = BUILDERS[type(config)](config, classes, dim)
+        self.loss, self.miner = build(config, classes, dim)
         self.memory = getattr(config, "memory", 0)
         if self.memory:
             self.loss = losses.CrossBatchMemory(self.loss, dim, self.memory, self.miner)

@@ -181,15 +181,12 @@ def margin_of(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSc
     return class_size_margins(sizes, margin) if isinstance(margin, ClassSizeMargin) else margin
 
 
-def _curricularface(config: CurricularFaceConfig, sizes: Sequence[int]) -> MarginRule:
-    per_class = config.running_mean == "class"
-    return CurricularFace(margin_of(config.margin_rad, sizes), len(sizes) if per_class else None)
-
-
 # A new rule needs its config, a class here, and a line here
 RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
     SoftmaxConfig: lambda config, sizes: CosFace(0.0),
     CosFaceConfig: lambda config, sizes: CosFace(margin_of(config.margin_cos, sizes)),
     ArcFaceConfig: lambda config, sizes: ArcFace(margin_of(config.margin_rad, sizes)),
-    CurricularFaceConfig: _curricularface,
+    CurricularFaceConfig: lambda config, sizes: CurricularFace(
+        margin_of(config.margin_rad, sizes), len(sizes) if config.running_mean == "class" else None
+    ),
 }

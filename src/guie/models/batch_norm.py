@@ -44,36 +44,23 @@ def trained(tower: nn.Module, setting: BatchNorm) -> dict[str, _BatchNorm]:
     }
 
 
-def synchronise(tower: nn.Module, layers: dict[str, _BatchNorm]) -> None:
-    """Replace layers by torch.nn.SyncBatchNorm, in place; the state dict keeps its names and tensors."""
-    from timm.layers import convert_sync_batchnorm  # torch's own would drop timm's activations
-
-    for name, layer in layers.items():
-        if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
-            tower.set_submodule(name, convert_sync_batchnorm(layer))
-
-
 @torch.no_grad()
 def share_statistics(tower: nn.Module) -> None:
-    """Give every process the running statistics of the first, in one message.
+    """Give every process the first's running statistics of layers in train mode, in one message.
 
-    They are those of all layers in train mode, which each process moves by its own images. Without this,
-    the processes would validate different models.
+    Each process moves them by its own images, so they would validate different models.
     """
     if not distributed.is_initialized():
         return
-    moving = [layer for layer in batch_norms(tower).values() if layer.training]
-    found: list[Any] = [one for layer in moving for one in _statistics(layer)]
+    layers = batch_norms(tower).values()
+    moving = [layer for layer in layers if layer.training and layer.track_running_stats]
+    found: list[Any] = [one for layer in moving for one in (layer.running_mean, layer.running_var)]
     if not found:
         return
     flat = torch.cat([one_C.float() for one_C in found])
     distributed.broadcast(flat, src=0)
     for one_C, value_C in zip(found, flat.split([len(one_C) for one_C in found]), strict=True):
         one_C.copy_(value_C)
-
-
-def _statistics(layer: _BatchNorm) -> tuple[Any, ...]:
-    return (layer.running_mean, layer.running_var) if layer.track_running_stats else ()
 
 
 def is_below(layer: str, name: str) -> bool:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from guie.config.model import HeadConfig
+from guie.config.model import BranchesConfig, HeadConfig
 
 
 class Reduction(nn.Module):
     """An affine map of the embedding, such as PCA on images of all domains (the challenge's 6th place).
 
-    The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance,
-    which orders as the cosine does only between unit vectors. The distance is then the cosine about the
-    mean of the images that the map was fitted on. The part of a vector that the map drops, which differs
-    between images, does not count.
-
-    Until its buffers are loaded it keeps the first R dimensions. Shapes: B images, D dimensions
-    before, R after.
+    The embedder normalises the result to unit length again, because the challenge ranks by Euclidean
+    distance, which orders as the cosine does only between unit vectors. Until its buffers are loaded it
+    keeps the first R dimensions. Shapes: B images, D dimensions before, R after.
     """
 
     def __init__(self, dim: int, reduced_dim: int):
@@ -72,18 +68,15 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         count_F, sum_F, square_F = SumOverProcesses.apply(moments_3F)
         mean_F = sum_F / count_F
         var_F = square_F / count_F - mean_F.square()
-        self._remember(mean_F.detach(), var_F.detach(), count_F[0].detach())
+        with torch.no_grad():
+            assert self.num_batches_tracked is not None and self.momentum is not None
+            assert self.running_mean is not None and self.running_var is not None
+            self.num_batches_tracked.add_(1)
+            unbiased_F = var_F * (count_F[0] / (count_F[0] - 1))
+            self.running_mean.lerp_(mean_F.float(), self.momentum)
+            self.running_var.lerp_(unbiased_F.float(), self.momentum)
         normal_BF = (feat_BF - mean_F.float()) * (var_F + self.eps).rsqrt().float()
         return normal_BF * self.weight + self.bias if self.affine else normal_BF
-
-    @torch.no_grad()
-    def _remember(self, mean_F: Tensor, var_F: Tensor, count: Tensor) -> None:
-        assert self.num_batches_tracked is not None and self.momentum is not None
-        assert self.running_mean is not None and self.running_var is not None
-        self.num_batches_tracked.add_(1)
-        unbiased_F = var_F * (count / (count - 1))
-        self.running_mean.lerp_(mean_F.float(), self.momentum)
-        self.running_var.lerp_(unbiased_F.float(), self.momentum)
 
 
 SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
@@ -103,53 +96,36 @@ class L2Norm(nn.Module):
         return functional.normalize(feat_BF.float(), dim=-1)
 
 
-class SharedLinear(nn.Linear):
-    """N dropouts before one Linear, averaged (multi-sample dropout, Inoue 2019, arXiv 1905.09788).
+class Branches(nn.Linear):
+    """The mean of N dropout branches; in eval mode, one Linear.
 
-    The mean is taken before the Linear, which gives the same result with one product in place of N.
+    shared: N dropouts before one Linear (multi-sample dropout, Inoue 2019, arXiv 1905.09788). Their mean
+    is taken before it: the same result with one product in place of N.
+    separate: N Linears, each followed by its own dropout (the challenge's 3rd place). One weight
+    (N D, F) holds all of them.
     """
 
-    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
-        super().__init__(features, dim, bias)
-        self.dropouts = tuple(dropouts)
-
-    def forward(self, feat_BF: Tensor) -> Tensor:
-        """(B, F) -> (B, D)."""
-        if self.training:
-            feat_BF = _mean([functional.dropout(feat_BF, p) for p in self.dropouts])
-        return super().forward(feat_BF)
-
-    def folded(self) -> nn.Linear:
-        """Return the same map without dropout."""
-        return _linear(self.weight, self.bias)
-
-
-class SeparateLinears(nn.Linear):
-    """N Linears, each followed by its own dropout, averaged (the challenge's 3rd place).
-
-    One weight (N D, F) holds all of them, so that they are one product; in eval mode, one Linear.
-    """
-
-    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
-        super().__init__(features, dim * len(dropouts), bias)
-        self.dropouts = tuple(dropouts)
+    def __init__(self, features: int, dim: int, bias: bool, config: BranchesConfig):
+        self.dropouts, self.shared = config.dropouts, config.linear == "shared"
+        self.linears = 1 if self.shared else len(self.dropouts)
+        super().__init__(features, dim * self.linears, bias)
 
     def forward(self, feat_BF: Tensor) -> Tensor:
         """(B, F) -> (B, D)."""
         if not self.training:
-            return functional.linear(feat_BF, *self._averaged())
-        parts = super().forward(feat_BF).chunk(len(self.dropouts), dim=-1)
-        pairs = zip(parts, self.dropouts, strict=True)
-        return _mean([functional.dropout(part_BD, p) for part_BD, p in pairs])
+            return functional.linear(feat_BF, *self.averaged())
+        if self.shared:
+            dropped = [functional.dropout(feat_BF, p) for p in self.dropouts]
+            return super().forward(torch.stack(dropped).mean(dim=0))
+        parts = zip(super().forward(feat_BF).chunk(self.linears, -1), self.dropouts, strict=True)
+        return torch.stack([functional.dropout(part_BD, p) for part_BD, p in parts]).mean(dim=0)
 
-    def folded(self) -> nn.Linear:
-        """Return the mean of the Linears, which equals them without dropout."""
-        return _linear(*self._averaged())
-
-    def _averaged(self) -> tuple[Tensor, Tensor | None]:
-        count = len(self.dropouts)
-        weight_DF = self.weight.unflatten(0, (count, -1)).mean(dim=0)
-        return weight_DF, None if self.bias is None else self.bias.view(count, -1).mean(dim=0)
+    def averaged(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight (D, F) and bias (D,) of the Linear that equals it without dropout."""
+        if self.shared:
+            return self.weight, self.bias
+        weight_DF = self.weight.unflatten(0, (self.linears, -1)).mean(dim=0)
+        return weight_DF, None if self.bias is None else self.bias.view(self.linears, -1).mean(0)
 
 
 class Head(nn.Module):
@@ -172,17 +148,14 @@ class Head(nn.Module):
         self.norm = norms[config.norm]()
         self.dropout = nn.Dropout(config.dropout)
         self.hidden = nn.Sequential()
-        activations = {"relu": nn.ReLU, "gelu": nn.GELU}
         for width in config.hidden:
             self.hidden.append(nn.Linear(inputs, width))
-            self.hidden.append(activations[config.activation]())
+            self.hidden.append(nn.ReLU() if config.activation == "relu" else nn.GELU())
             inputs = width
         if config.branches is None:
             self.linear = nn.Linear(inputs, config.dim, config.bias)
         else:
-            kinds = {"shared": SharedLinear, "separate": SeparateLinears}
-            kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
-            self.linear = kind(inputs, config.dim, config.bias, dropouts)
+            self.linear = Branches(inputs, config.dim, config.bias, config.branches)
         for weight_DF in self.linear.weight.data.split(config.dim):
             if config.init == "lecun_normal":
                 lecun_normal_(weight_DF)
@@ -207,17 +180,10 @@ class Head(nn.Module):
 
     def fold(self) -> None:
         """Replace dropout branches by one plain Linear, as in eval mode."""
-        if isinstance(self.linear, SharedLinear | SeparateLinears):
-            self.linear = self.linear.folded()
-
-
-def _mean(parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).mean(dim=0)
-
-
-def _linear(weight_DF: Tensor, bias_D: Tensor | None) -> nn.Linear:
-    linear = nn.Linear(weight_DF.shape[1], weight_DF.shape[0], bias_D is not None, device="meta")
-    linear.weight = nn.Parameter(weight_DF.detach())
-    if bias_D is not None:
-        linear.bias = nn.Parameter(bias_D.detach())
-    return linear
+        if isinstance(self.linear, Branches):
+            weight_DF, bias_D = self.linear.averaged()
+            dim, features = weight_DF.shape
+            self.linear = nn.Linear(features, dim, bias_D is not None, device="meta")
+            self.linear.weight = nn.Parameter(weight_DF.detach())
+            if bias_D is not None:
+                self.linear.bias = nn.Parameter(bias_D.detach())

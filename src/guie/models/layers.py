@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,19 +60,21 @@ class Layers(nn.Module):
                     f"model.layers.of: {type(tower).__name__} has no layer {name!r}; it has"
                     f" {', '.join(some[:40])}"
                 )
-        self.dim, unused_parameters = self._probed(tower, added, size_px)
-        prune(tower, unused_parameters)
-        self.unused_parameters = unused_parameters & dict(tower.named_parameters()).keys()
+        self.dim, unused = self._probed(tower, added, size_px)
+        for name, module in list(tower.named_modules()):
+            own = {f"{name}.{key}" for key, _ in module.named_parameters()}
+            # Its parent may be gone already, then so is the module
+            if name and own and own <= unused & dict(tower.named_parameters()).keys():
+                tower.set_submodule(name, Passthrough())
+        self.unused_parameters = unused & dict(tower.named_parameters()).keys()
 
     def forward(self, tower: nn.Module, images_BCHW: Tensor) -> Tensor:
         """Map images (B, 3, S, S) to features (B, F)."""
         with capture_outputs(tower, self.config.of) as heard:
             tower(images_BCHW)
-        silent = [name for name in self.config.of if name not in heard]
-        if silent:
-            raise UserError(
-                f"model.layers.of: a forward pass never calls {silent[0]}; name another"
-            )
+        for name in self.config.of:
+            if name not in heard:
+                raise UserError(f"model.layers.of: a forward pass never calls {name}; name another")
         if self.norm:
             norm = tower.get_submodule(self.norm)
             heard = {name: norm(output) for name, output in heard.items()}
@@ -89,10 +92,9 @@ class Layers(nn.Module):
             return output[:, 0]
         if output.dim() == 3:
             places_BPC = output[:, self.prefix_tokens :]
-        elif output.dim() == 4 and self.channels_last:
-            places_BPC = output.flatten(1, 2)
         elif output.dim() == 4:
-            places_BPC = output.flatten(2).transpose(1, 2)
+            last = self.channels_last
+            places_BPC = output.flatten(1, 2) if last else output.flatten(2).transpose(1, 2)
         else:
             shape = tuple(output.shape)
             raise UserError(
@@ -125,8 +127,8 @@ class Layers(nn.Module):
             raise UserError(
                 "model.layers.of: adapters or prompts come after the last of these layers; remove them"
             )
-        unused_parameters = {name for name, grad in zip(names, grads, strict=False) if grad is None}
-        return feat_BF.shape[1], unused_parameters
+        unused = {name for name, grad in zip(names, grads, strict=False) if grad is None}
+        return feat_BF.shape[1], unused
 
 
 class Passthrough(nn.Module):
@@ -134,17 +136,6 @@ class Passthrough(nn.Module):
 
     def forward(self, given: Tensor, *more: Any, **named: Any) -> Tensor:
         return given
-
-
-def prune(tower: nn.Module, unused_parameters: set[str]) -> None:
-    """Replace modules whose parameters are all unused by `Passthrough`."""
-    gone: list[str] = []
-    for name, module in list(tower.named_modules()):
-        own = [f"{name}.{key}" for key, _ in module.named_parameters()]
-        inside = any(name.startswith(f"{other}.") for other in gone)
-        if name and own and not inside and unused_parameters.issuperset(own):
-            tower.set_submodule(name, Passthrough())
-            gone.append(name)
 
 
 @contextmanager
@@ -155,15 +146,10 @@ def capture_outputs(tower: nn.Module, names: list[str]) -> Iterator[dict[str, Te
     """
     heard: dict[str, Tensor] = {}
 
-    def hear(name: str, output: Tensor | tuple[Tensor, ...]) -> None:
+    def hear(name: str, module: nn.Module, given: Any, output: Any) -> None:
         heard[name] = output[0] if isinstance(output, tuple) else output
 
-    holds = [
-        tower.get_submodule(name).register_forward_hook(
-            lambda module, given, output, name=name: hear(name, output)
-        )
-        for name in names
-    ]
+    holds = [tower.get_submodule(name).register_forward_hook(partial(hear, name)) for name in names]
     try:
         yield heard
     finally:

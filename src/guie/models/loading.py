@@ -49,8 +49,8 @@ class ExportModule(nn.Module):
 class LoadedModel:
     """A model of one or more members, ready for embedding, validation and export.
 
-    Attributes: `embedder`, the single model's or an `Ensemble`; `preprocess`, returns the inputs of
-    `embedder`; `part`, the configs of model and training; `source`, the name it was opened by.
+    Attributes: `preprocess` returns the inputs of `embedder`; `part`, the configs of model and training;
+    `source`, the name it was opened by.
     """
 
     embedder: Embedder | Ensemble
@@ -140,11 +140,10 @@ def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
         kind = "several parts" if head.parts > 1 else "a reduction"
         raise UserError(f"{model.source}: its head has {kind}; reduce it by compose.py")
     state = embedder.state_dict()
-    for name in ("head.linear.weight", "head.linear.bias"):
-        if name in state:
-            state[name] = state[name][:dim].clone()
-    narrow = part.model.model_copy(update={"head": head.model_copy(update={"dim": dim})})
-    return rebuild(part.model_copy(update={"model": narrow}), state, model.source, share=True)
+    for name in {"head.linear.weight", "head.linear.bias"} & state.keys():
+        state[name] = state[name][:dim].clone()
+    narrow = _changed(part, head=head.model_copy(update={"dim": dim}))
+    return rebuild(narrow, state, model.source, share=True)
 
 
 def composed(
@@ -164,21 +163,14 @@ def composed(
     for number, model in enumerate(models):
         own = model.embedder.state_dict()
         state |= {f"members.{number}.{name}": value for name, value in own.items()}
-    source = ", ".join(model.source for model in models)
-    return rebuild(config, _equal_as_one(state), source, share=True)
-
-
-def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with equal tensors shared: a run at two sizes has most of its weights twice."""
+    # Equal tensors are shared: a run at two sizes has most of its weights twice
     known: dict[tuple[Any, ...], list[Tensor]] = {}
-    shared = {}
     for name, value in state.items():
-        key = (value.shape, value.dtype, *value.flatten()[:4].tolist())
-        alike = known.setdefault(key, [])
-        shared[name] = next((own for own in alike if torch.equal(own, value)), value)
-        if shared[name] is value:
+        alike = known.setdefault((value.shape, value.dtype, *value.flatten()[:4].tolist()), [])
+        state[name] = next((own for own in alike if torch.equal(own, value)), value)
+        if state[name] is value:
             alike.append(value)
-    return shared
+    return rebuild(config, state, ", ".join(model.source for model in models), share=True)
 
 
 def _built(part: AnyPart) -> tuple[Embedder | Ensemble, Sequence[ViewSpec]]:
@@ -204,23 +196,26 @@ def _with_each(
     return part.model_copy(update={"members": own})
 
 
+def _changed(member: MemberConfig, **keys: Any) -> MemberConfig:
+    """Return the member with other keys of its model."""
+    return member.model_copy(update={"model": member.model.model_copy(update=keys)})
+
+
 def _with_pixels(member: MemberConfig, embedder: Embedder) -> MemberConfig:
     image, backbone = member.model.image, embedder.backbone
     pixels = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
-    model = member.model.model_copy(update={"image": image.model_copy(update=pixels)})
-    return member.model_copy(update={"model": model})
+    return _changed(member, image=image.model_copy(update=pixels))
 
 
 def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
     """Remove what only training needs: fold the head's branches, and merge LoRA into the weights."""
-    model, head = member.model, member.model.head
+    head = member.model.head
     if embedder.head and head and head.branches:
         embedder.head.fold()
         head = head.model_copy(update={"branches": None})
     merge_lora(embedder.backbone)
-    adapters = [adapter for adapter in model.adapters if adapter.kind != "lora"]
-    model = model.model_copy(update={"head": head, "adapters": adapters})
-    return member.model_copy(update={"model": model})
+    adapters = [adapter for adapter in member.model.adapters if adapter.kind != "lora"]
+    return _changed(member, head=head, adapters=adapters)
 
 
 RUN_FILE = "config.yaml"
@@ -293,8 +288,7 @@ def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
     """
     member, embedder = model.alone("take layers of each of them")
     embedder.backbone.take_layers(layers)
-    changed = member.model.model_copy(update={"layers": layers, "head": None})
-    part = member.model_copy(update={"model": changed, "run": None})
+    part = _changed(member, layers=layers, head=None).model_copy(update={"run": None})
     return replace(model, embedder=Embedder(embedder.backbone, None).eval(), part=part)
 
 
@@ -326,8 +320,8 @@ def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> 
     folder = Path(folder)
     metadata = _metadata(folder / weights)
     member, _ = first.alone("open its members by themselves")
-    known = read_metadata(Path(first.source) / weights) if member.run else None
     run = member.run
+    known = read_metadata(Path(first.source) / weights) if run else None
     merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
     if not metadata.frozen or not known or known.frozen != metadata.frozen or merged:
         raise UserError(

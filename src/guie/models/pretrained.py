@@ -75,8 +75,8 @@ def weights_record(config: BackboneConfig) -> dict[str, str] | None:
     weights = find_weights(config)
     if weights is None:
         return None
-    name = weights.file.name
-    return {"file": name, "sha256": sha256_of(weights.file), "from": weights.source}
+    file = weights.file
+    return {"file": file.name, "sha256": sha256_of(file), "from": weights.source}
 
 
 def sha256_of(file: Path) -> str:
@@ -147,29 +147,28 @@ def _from_hub(repository: str, name: str, revision: str | None) -> WeightsFile:
 @lru_cache
 def _no_answer(url: str) -> str:
     """Return why the hub does not answer, which its client would retry for a minute; else nothing."""
-    said = ""
+    reason = ""
     for wait_s in (1, 0):  # a flaky network fails once
         try:
             # The client's own limit is longer, so that a silent hub is a TimeoutError
             answered(partial(huggingface_hub.get_hf_file_metadata, url, timeout=2 * ANSWER_S))
+            return ""
         except HfHubHTTPError:  # an answer
             return ""
         except Exception as error:  # of the client's own library, or TimeoutError
-            said = f"{huggingface_hub.constants.ENDPOINT} does not answer ({error})"
+            reason = f"{huggingface_hub.constants.ENDPOINT} does not answer ({error})"
             if isinstance(error, TimeoutError | OfflineModeIsEnabled):
                 break
             time.sleep(wait_s)
-        else:
-            return ""
-    return said
+    return reason
 
 
 def _from_url(url: str) -> WeightsFile:
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
-    if not file.is_file():
-        try:
+    try:
+        if not file.is_file():
             with replacing(file) as temporary:
                 stream(url, temporary)
-        except OSError as error:
-            raise UserError(f"model.backbone.pretrained: cannot download {url}: {error}") from error
+    except OSError as error:
+        raise UserError(f"model.backbone.pretrained: cannot download {url}: {error}") from error
     return WeightsFile(file, url)

@@ -24,13 +24,10 @@ from guie.models.pretrained import state_hash
 
 @dataclass(frozen=True)
 class ImageSize:
-    """The image size that weights were trained for.
+    """The image size that weights were trained for."""
 
-    Attributes: `size_px`, the side; `stride_px`, the stride of patches, None if they do not overlap.
-    """
-
-    size_px: int
-    stride_px: int | None = None
+    size_px: int  # the side
+    stride_px: int | None = None  # of patches; None if they do not overlap
 
     def set_in(self, config: ModelConfig) -> ModelConfig:
         """Return the model config with this image size."""
@@ -41,22 +38,13 @@ class ImageSize:
 
 @dataclass(frozen=True)
 class WeightsMetadata:
-    """Metadata of a weights file: one JSON object under the key `guie`.
-
-    Attributes: `size`, the image size of the weights; `frozen`, the name of the file in the same folder
-    that holds the frozen weights.
-    """
+    """Metadata of a weights file: one JSON object under the key `guie`."""
 
     size: ImageSize
-    frozen: str | None = None
+    frozen: str | None = None  # name of the file in the same folder that holds the frozen weights
 
     def as_text(self) -> str:
         return json.dumps(asdict(self.size) | {"frozen": self.frozen})
-
-    @classmethod
-    def from_text(cls, text: str) -> WeightsMetadata:
-        known = json.loads(text)
-        return cls(ImageSize(known["size_px"], known["stride_px"]), known["frozen"])
 
 
 def save_model(
@@ -108,16 +96,17 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
 
     Raises UserError if the file is damaged.
     """
+    if why := why_unreadable(path):  # safetensors calls one that is not ours to read missing
+        raise UserError(why)
     try:
-        if why := why_unreadable(
-            path
-        ):  # safetensors says "no such file" of one that is not ours to read
-            raise UserError(why)
         with safe_open(path, framework="pt") as file:
             entries = file.metadata() or {}
     except SafetensorError as error:
         raise UserError(f"{path}: incomplete ({error}); copy it again, or train again") from None
-    return WeightsMetadata.from_text(entries["guie"]) if "guie" in entries else None
+    if "guie" not in entries:
+        return None
+    known = json.loads(entries["guie"])
+    return WeightsMetadata(ImageSize(known["size_px"], known["stride_px"]), known["frozen"])
 
 
 CLASS_WEIGHT = "weight_CkT"  # class weights of a run, k centres each
@@ -127,12 +116,10 @@ BACKBONE = "backbone."  # prefix of its names in an embedder
 
 
 def frozen_names(embedder: Embedder) -> list[str]:
-    """Return the names of frozen parameters in the embedder's state; for a frozen backbone, also its buffers.
+    """Return the names of frozen parameters in the embedder's state, in its order.
 
-    They are in the state's order, which is the same in all processes: FSDP gathers them one by one.
-
-    A completely frozen backbone is in eval mode (`train_mode`), so its statistics do not change, other
-    than those that `batch_norm` trains.
+    Of a frozen backbone also its buffers: they do not change, but for those that `batch_norm` trains.
+    FSDP gathers them one by one, so the order is the same in all processes.
     """
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
     backbone = embedder.backbone
@@ -179,10 +166,15 @@ def keep_frozen(
         return None
     state = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     name = _name(state)
-    if (folder / name).exists() or _describe(folder, name).exists():
+    reference = folder / Path(name).with_suffix(".json")
+    if (folder / name).exists() or reference.exists():
         return name
     if base and base.config.pretrained and _name(base.state(state)) == name:
-        write_json(_describe(folder, name), _reference(base, list(state), folder))
+        known: dict[str, Any] = {"backbone": base.config.model_dump(mode="json")}
+        known |= {"names": list(state), "size_px": base.size_px, "stride_px": base.stride_px}
+        if pretrained := base.config.file:  # found from any working directory, or moved together
+            known["beside"] = os.path.relpath(pretrained, folder)
+        write_json(reference, known)
         return name
     with replacing(folder / name) as temporary:
         save_file(state, temporary)
@@ -196,7 +188,7 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
     """
     if name is None:
         return {}
-    file, message = folder / name, _describe(folder, name)
+    file, reference = folder / name, folder / Path(name).with_suffix(".json")
     if file.is_file():
         state = read_tensors(file)
         if name != _name(state):
@@ -204,13 +196,17 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
                 f"{file}: damaged, its content does not match its hash; --overwrite the run"
             )
         return state
-    if not message.is_file():
+    if not reference.is_file():
         raise UserError(f"{file}: missing; the weights in this folder need it: copy or move both")
-    base, names = _read_reference(message)
-    state = base.state(names)
+    known = json.loads(reference.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(known["backbone"])
+    if "beside" in known and not Path(config.file or "").is_file():
+        beside = folder / known["beside"]
+        config = config.with_file(str(beside)) if beside.is_file() else config
+    state = PretrainedBase(config, known["size_px"], known["stride_px"]).state(known["names"])
     if name != _name(state):
         raise UserError(
-            f"{folder}: was trained from {base.config.file or base.config.tag} of {base.config.name}, whose"
+            f"{folder}: was trained from {config.file or config.tag} of {config.name}, whose"
             " weights have changed; restore the original file"
         )
     return state
@@ -232,29 +228,6 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         state = {name: stored.get_tensor(name) for name in sorted(stored.keys())}
         shared = json.loads((stored.metadata() or {}).get(SHARED, "{}"))
     return state | {name: state[of] for name, of in shared.items()}
-
-
-def _reference(base: PretrainedBase, names: list[str], folder: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
-    metadata |= {"size_px": base.size_px, "stride_px": base.stride_px}
-    if pretrained := base.config.file:  # found from any working directory, or moved together
-        metadata["beside"] = os.path.relpath(pretrained, folder)
-    return metadata
-
-
-def _read_reference(file: Path) -> tuple[PretrainedBase, list[str]]:
-    """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
-    metadata = json.loads(file.read_text(encoding="utf-8"))
-    config = BackboneConfig.model_validate(metadata["backbone"])
-    if "beside" in metadata and not Path(config.file or "").is_file():
-        beside = file.parent / metadata["beside"]
-        if beside.is_file():
-            config = config.with_file(str(beside))
-    return PretrainedBase(config, metadata["size_px"], metadata["stride_px"]), metadata["names"]
-
-
-def _describe(folder: Path, name: str) -> Path:
-    return folder / f"{Path(name).stem}.json"
 
 
 def _name(state: Mapping[str, Tensor]) -> str:

@@ -9,21 +9,20 @@ from typing import Any
 
 import pandas as pd
 
+from guie.base.arguments import LOCAL, methods_of
 from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.manifest.companions import companion_path
-from guie.evaluation.embeddings import Embeddings, arrays_of, as_units, load_embeddings
+from guie.evaluation.files import Embeddings, arrays_of, as_units, load_embeddings, table_of
 from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.long_search import key_of, pairs_of, search_together
 from guie.evaluation.protocols.base import Protocol
+from guie.evaluation.protocols.catalogue import FITTED
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores, read_grades
-from guie.evaluation.reduction import PER_DOMAIN, balanced_sample
-from guie.evaluation.rerank.catalogue import LOCAL, methods_of
-from guie.evaluation.rerank.ranking import Rerank
-from guie.evaluation.search import Kept
-from guie.evaluation.sources import FITTED, read_embeddings, reduced, table_of
+from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
+from guie.evaluation.search import Kept, Rerank
 from guie.report.tables import reports_table
 
 
@@ -55,19 +54,11 @@ def search(
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
     rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
+    options = {"quirks": args.quirk, "rerank": rerank, "grades": grades}
 
     def work(kept: Kept | None) -> None:
-        reports, scores = run_models(
-            protocols,
-            models,
-            table,
-            quirks=args.quirk,
-            draws=args.draws,
-            draws_of_others=args.draws if args.html else 0,
-            kept=kept,
-            grades=grades,
-            rerank=rerank,
-        )
+        draws = {"draws": args.draws, "draws_of_others": args.draws if args.html else 0}
+        reports, scores = run_models(protocols, models, table, kept=kept, **draws, **options)
         if args.write_queries:  # before the report, which tells study.py that both are there
             write_query_scores(args.write_queries, protocols, scores)
             print(f"wrote {args.write_queries}")
@@ -90,7 +81,7 @@ def search(
     patches = [] if rerank.patches_TPF is None else [rerank.patches_TPF]
     search_together(
         work,
-        lambda kept: share_models(protocols, models, table, kept, args.quirk, rerank),
+        lambda kept: share_models(protocols, models, table, kept, **options),
         folder=args.out.with_name(f"{args.out.name}.parts"),
         key=key_of(
             [*arrays, *patches], table, args.protocol, args.index, args.quirk, *rerank.methods

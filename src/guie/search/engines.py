@@ -14,7 +14,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.evaluation.knn import ExactIndex, search_threads
-from guie.evaluation.rerank.neighbours import Find
+from guie.evaluation.rerank import Find
 from guie.search.index import FAISS, LISTS, REMEDY, Confidence, Index
 from guie.search.regions import BestRegion, Found
 

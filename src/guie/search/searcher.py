@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from PIL import Image
 
-from guie.base.arguments import Corners
+from guie.base.arguments import LOCAL, Corners, methods_of
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import shown
@@ -28,8 +28,7 @@ from guie.data.images import DECODERS
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.evaluation.patches import PatchFeatures
-from guie.evaluation.rerank.catalogue import LOCAL, methods_of
-from guie.evaluation.rerank.reranker import Reranker
+from guie.evaluation.rerank import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, among, engine_of, sure, within
 from guie.search.index import (
@@ -80,7 +79,7 @@ class Searcher:
 
     Args:
         model: new path or name of the model, if it has moved.
-        rerank: names of `guie.evaluation.rerank.catalogue`, which correct the order of the neighbours.
+        rerank: names of `guie.base.arguments`, which correct the order of the neighbours.
 
     Raises UserError for an unknown name, or if an index of regions is to be re-ranked.
     """

@@ -25,7 +25,7 @@ from guie.base.files import append_text, remove_own, write_text
 from guie.base.processes import usable_cores
 from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
-from guie.evaluation.sources import FITTED
+from guie.evaluation.protocols.catalogue import FITTED
 from guie.rows.readable import find_unreadable
 from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig, load_config
+from guie.config.losses import BatchAllConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.in_batch import BatchAllTriplet
 from guie.training.stage import set_model
@@ -130,7 +131,9 @@ def test_its_backward_pass_is_half_the_gradient() -> None:
     """So one step of SGD at half the rate and twice the decay, of its weights, is a step of theirs."""
     features = torch.randn(len(LABELS), 4, dtype=torch.float64)
     emb = nn.functional.normalize(features, dim=1).requires_grad_()
-    loss, _ = BatchAllTriplet(4.0)(emb, torch.tensor(LABELS))
+    loss, _ = BatchAllTriplet(BatchAllConfig(name="batch_all", length=4.0))(
+        emb, torch.tensor(LABELS)
+    )
     loss.backward()
     theirs = backward_of_theirs((4.0 * emb).detach().numpy())
     # Ours sees squared distances by inner products, so its gradient differs along the embedding

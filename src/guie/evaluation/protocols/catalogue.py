@@ -32,6 +32,7 @@ JOINS = {
 }
 # first: the first dimensions; for a concatenated ensemble its first members (DREML's prefixes)
 REDUCTIONS = ("pca", "pca-whitened", "random", "first")
+FITTED = REDUCTIONS[:2]  # on train images
 
 
 def _recall_part(depths: tuple[int, ...], clusters: bool = False) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +22,7 @@ from guie.evaluation.bootstrap import (
     resample,
     verdict,
 )
-from guie.evaluation.embeddings import Embeddings, arrays_of, as_units
+from guie.evaluation.files import Embeddings, arrays_of, as_units
 from guie.evaluation.graded import Rankings
 from guie.evaluation.protocols.base import HARMONIC, Headline, Part, Protocol, members
 from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
@@ -39,8 +39,7 @@ from guie.evaluation.protocols.retrieval import (
     retrieve,
     search_part,
 )
-from guie.evaluation.rerank.ranking import NO_RERANK, Rerank
-from guie.evaluation.search import Kept, searches
+from guie.evaluation.search import Kept, Rerank, searches
 
 PUBLIC_SHARE = 0.3
 
@@ -60,10 +59,7 @@ def is_public(image_path: str) -> bool:
     return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64
 
 
-HEADLINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": mean_headline,
-    "harmonic": harmonic_headline,
-}
+HEADLINES = {"mean": mean_headline, "harmonic": harmonic_headline}
 
 
 def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
@@ -73,6 +69,8 @@ def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
     group with a single class has no interval; if every group is such, nor has the mean.
     """
     common = scores.common
+    has_value_Q = scores.values[common].notna().any(axis=1).to_numpy()
+    scored = pd.unique(scores.group_Q[has_value_Q])
     mean: dict[str, Any] = {}
     pooled: dict[str, Any] = {}
     for keys in _alike(scores.values[common]):
@@ -92,7 +90,7 @@ def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
         "draws": draws,
         "mean": mean,
         "pooled": pooled,
-        "domains": {name: _of_group(scores, name, draws) for name in _scored(scores)},
+        "domains": {name: _of_group(scores, name, draws) for name in sorted(scored)},
     }
 
 
@@ -100,16 +98,11 @@ def compare(a: Scores, b: Scores, headline: Headline) -> Comparison:
     """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
     if not np.array_equal(a.path_Q, b.path_Q):
         raise UserError("the two embeddings have different queries; use one manifest and split")
-    key = headline.metric
-    group_Q = None if headline.statistic not in HEADLINES else a.group_Q
-    return paired(
-        a.values[key].to_numpy(),
-        b.values[key].to_numpy(),
-        a.cluster_Q,
-        group_Q,
-        headline=HEADLINES.get(headline.statistic, mean_headline),
-        draws=DRAWS,
-    )
+    a_Q, b_Q = (one.values[headline.metric].to_numpy() for one in (a, b))
+    over_groups = HEADLINES.get(headline.statistic)
+    group_Q = a.group_Q if over_groups else None
+    over_groups = over_groups or mean_headline
+    return paired(a_Q, b_Q, a.cluster_Q, group_Q, headline=over_groups, draws=DRAWS)
 
 
 def against(
@@ -127,25 +120,18 @@ def against(
     Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
     without headlines that are not a mean over queries (GAP, NMI), or that no query has a value of.
     """
-    found = {
-        headline.title: compare(theirs[headline.part], ours[headline.part], headline)
-        for headline in protocol.headlines
-        if headline.statistic in ("mean", "pooled", "harmonic")
-        and headline.metric in ours[headline.part].values
-        and ours[headline.part].values[headline.metric].notna().any()
-    }
+    found = {}
+    for line in protocol.headlines:
+        own = ours[line.part].values
+        means = line.statistic in ("mean", "pooled", "harmonic") and line.metric in own
+        if means and own[line.metric].notna().any():
+            found[line.title] = compare(theirs[line.part], ours[line.part], line)
     mine, other = names
     return {
         "embeddings": other,
         "differences": {title: asdict(one) for title, one in found.items()},
         "verdicts": [verdict(one, (other, mine), title) for title, one in found.items()],
     }
-
-
-def _scored(scores: Scores) -> list[str]:
-    """Return the groups in which a query has a value."""
-    scored_Q = scores.values[scores.common].notna().any(axis=1).to_numpy()
-    return sorted(pd.unique(scores.group_Q[scored_Q]))
 
 
 def _of_group(scores: Scores, name: str, draws: int) -> dict[str, tuple[float, float] | None]:
@@ -220,7 +206,7 @@ def score_part(
             )
         scores = retrieve(part, table, embedded, options)
         report = report_of(scores, options.quirks) | {"dimension": arrays_of(embedded)[0].shape[1]}
-        _add(report, _beside(part, table, embedded, options.rerank))
+        _add_beside(report, part, table, embedded, options.rerank)
     if part.public_and_private:
         report |= public_and_private(scores)
     if options.draws:
@@ -233,40 +219,35 @@ def run_protocol(
     embeddings_TD: Embeddings | Rankings,
     table: pd.DataFrame,
     *,
-    quirks: Iterable[str] = (),
     draws: int = DRAWS,
-    kept: Kept | None = None,
-    grades: pd.DataFrame | None = None,
-    rerank: Rerank = NO_RERANK,
+    **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
     """Score one split under a protocol.
 
     Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, the `parts` of
-    `score_part`) and each part's query scores. For arguments and errors see `score_part` and
+    `score_part`) and each part's query scores. Other arguments and errors are those of `score_part` and
     `Options`. Also raises UserError for a quirk that the protocol does not have.
     """
-    options = Options(_quirks(protocol, quirks), draws, kept, grades, rerank)
+    chosen = Options(draws=draws, **options).of_protocol(protocol)
     found = {
-        part.name: score_part(
-            part, embeddings_TD, table, options.within(f"{protocol.name} {part.name}")
-        )
+        part.name: score_part(part, embeddings_TD, table, chosen.within(part.name))
         for part in protocol.parts
     }
     parts = {name: report for name, (report, _) in found.items()}
     report = {
         "protocol": protocol.name,
         "source": protocol.source,
-        "quirks": sorted(options.quirks),
+        "quirks": sorted(chosen.quirks),
         "headline": {h.title: h.of(parts[h.part]) for h in protocol.headlines},
         "parts": parts,
     }
     return report, {name: scores for name, (_, scores) in found.items()}
 
 
-def _beside(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
-) -> dict[str, dict[str, float]]:
-    """Return each group's scores that are not means over queries (NMI, GAP)."""
+def _add_beside(
+    report: dict[str, Any], part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
+) -> None:
+    """Add each group's scores that are not means over queries (NMI, GAP), and their means over groups."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
         rows = table[members(table, part.subset)] if part.subset else table
@@ -277,25 +258,10 @@ def _beside(
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
                 found[group] = recognition_scores(images, embedded, search, rerank)
-    return found
-
-
-def _add(report: dict[str, Any], beside: Mapping[str, Mapping[str, float]]) -> None:
-    """Add the scores to the report's domains, and their mean over the domains."""
-    for name, found in beside.items():
-        if name in report["domains"]:
-            report["domains"][name] |= metrics.plain(pd.Series(found))
-    means = pd.DataFrame([found for name, found in beside.items() if name in report["domains"]])
-    report["mean"] |= metrics.plain(means.mean())
-
-
-def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
-    chosen = frozenset(wanted)
-    other = sorted(chosen - set(protocol.quirks))
-    if other:
-        known = ", ".join(protocol.quirks) or "none"
-        raise UserError(f"--quirk {other[0]}: unknown to protocol {protocol.name}; known: {known}")
-    return chosen
+    found = {name: scores for name, scores in found.items() if name in report["domains"]}
+    for name, scores in found.items():
+        report["domains"][name] |= metrics.plain(pd.Series(scores))
+    report["mean"] |= metrics.plain(pd.DataFrame(list(found.values())).mean())
 
 
 def share_models(
@@ -303,18 +269,16 @@ def share_models(
     models: Mapping[str, Embeddings],
     table: pd.DataFrame,
     kept: Kept,
-    quirks: Iterable[str] = (),
-    rerank: Rerank = NO_RERANK,
+    **options: Any,
 ) -> None:
     """Search and store this process's part of `run_models`."""
     for protocol in protocols:
-        for _, given, prefixed in _each(models, kept):
+        for place, given in enumerate(models.values()):
             embedded = as_units(given, table)
-            options = Options(_quirks(protocol, quirks), kept=prefixed, rerank=rerank)
+            chosen = Options(kept=kept.within(f"model {place}"), **options).of_protocol(protocol)
             for part in protocol.parts:
                 if not part.graded:  # graded parts store nothing
-                    within = options.within(f"{protocol.name} {part.name}")
-                    search_part(part, table, embedded, within)
+                    search_part(part, table, embedded, chosen.within(part.name))
 
 
 def run_models(
@@ -322,12 +286,10 @@ def run_models(
     models: Mapping[str, Embeddings],
     table: pd.DataFrame,
     *,
-    quirks: Iterable[str] = (),
     draws: int = DRAWS,
     draws_of_others: int = 0,
     kept: Kept | None = None,
-    grades: pd.DataFrame | None = None,
-    rerank: Rerank = NO_RERANK,
+    **options: Any,
 ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Scores]]]:
     """Return the reports of each model by its name, one per protocol, from `run_protocol`.
 
@@ -338,26 +300,17 @@ def run_models(
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     of_first = []
     for protocol in protocols:
-        first, *others = found = [
-            (name, *run_protocol(protocol, given, table, quirks=quirks, kept=prefixed,
-                                 draws=draws_of_others if place else draws, grades=grades,
-                                 rerank=rerank))
-            for place, (name, given, prefixed) in enumerate(_each(models, kept))
-        ]  # fmt: skip
-        for name, report, _ in found:
+        found = {}
+        for place, (name, given) in enumerate(models.items()):
+            own = kept and kept.within(f"model {place}")
+            count = draws_of_others if place else draws
+            settings = {"kept": own, **options}
+            report, found[name] = run_protocol(protocol, given, table, draws=count, **settings)
             reports[name].append(report)
-        mine, report, scores = first
+        (mine, scores), *others = found.items()
         of_first.append(scores)
         if others:
-            report["against"] = [
-                against(protocol, scores, theirs, (mine, name)) for name, _, theirs in others
+            reports[mine][-1]["against"] = [
+                against(protocol, scores, theirs, (mine, name)) for name, theirs in others
             ]
     return reports, of_first
-
-
-def _each(
-    models: Mapping[str, Embeddings], kept: Kept | None
-) -> Iterator[tuple[str, Embeddings, Kept | None]]:
-    """Yield each model with its own prefix in the store."""
-    for place, (name, given) in enumerate(models.items()):
-        yield name, given, kept and (kept.within(f"against {place}") if place else kept)

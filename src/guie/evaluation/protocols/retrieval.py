@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,19 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.data.manifest.companions import read_companion
 from guie.evaluation import graded, metrics, recognition
-from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import ILIAS_DEPTH, Rankings, map_at_1k
 from guie.evaluation.knn import block_size
-from guie.evaluation.protocols.base import HARMONIC, Part, members
+from guie.evaluation.protocols.base import HARMONIC, Part, Protocol, members
 from guie.evaluation.recognition import nmi
-from guie.evaluation.rerank.ranking import NO_RERANK, Rerank, rankings
 from guie.evaluation.search import (
     MOST_QUERIES,
+    NO_RERANK,
     Images,
     Kept,
+    Rerank,
     Search,
+    rankings,
     score_queries,
     searches,
     unanswerable,
@@ -35,9 +37,8 @@ def cluster_scores(
     part: Part, table: pd.DataFrame, embedded: Embeddings
 ) -> dict[str, dict[str, float]]:
     """Return NMI of each group's images, queries and index together; an image with two rows counts once."""
-    column = part.by if part.by in table else "domain"
     found = {}
-    for name, rows in table.groupby(column, sort=False):
+    for name, rows in table.groupby(groups_of(part, table), sort=False):
         rows = rows.drop_duplicates("image_path")
         unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[rows["domain"].iloc[0]]
         labels = pd.factorize(rows["label"])[0]
@@ -45,27 +46,20 @@ def cluster_scores(
     return found
 
 
-# Functions of rankings, positives and scores; equal scores are one step of ILIAS's AP.
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "map_at_1000": map_at_1k,
-    "found_at_1000": lambda relevant_QK, positives_Q, _: metrics.found_at(
-        relevant_QK, positives_Q, ILIAS_DEPTH
-    ),
-}
-
-
 def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
-    if part.index != "merged" or not set(part.metrics) <= set(METRICS):
+    if part.index != "merged" or not set(part.metrics) <= {"map_at_1000", "found_at_1000"}:
         raise UserError("--results: only --protocol ilias scores rankings")
     images, query_Q = Images.of(table), given.query_Q
     positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
     relevant_QK = images.are_relevant(query_Q, given.found_QK)
     with np.errstate(invalid="ignore"):  # NaN for a query without positives
-        found = {k: METRICS[k](relevant_QK, positives_Q, given.score_QK) for k in part.metrics}
-    values = pd.DataFrame(found, index=query_Q)
-    cluster_Q, path_Q = (table[c].to_numpy()[query_Q] for c in ("label", "image_path"))
-    return Scores(part, values, groups_of(part, table)[query_Q], cluster_Q, path_Q)
+        of_ilias = {  # equal scores are one step of ILIAS's AP
+            "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
+            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, ILIAS_DEPTH),
+        }
+        found = {key: of_ilias[key] for key in part.metrics}
+    return Scores.of(part, table, pd.DataFrame(found, index=query_Q))
 
 
 def recognition_scores(
@@ -105,14 +99,10 @@ def read_grades(path: Path) -> pd.DataFrame:
     Raises UserError that names the file and its first bad row.
     """
     grades = read_companion(path, "relevance")
-    bad = grades.index[~grades["grade"].isin(CODES)]
-    if len(bad):
-        word = grades["grade"][bad[0]]
-        known = ", ".join(CODES)
-        raise UserError(f"{path}:{bad[0]}: unknown grade {word!r}; known: {known}")
-    again = grades.index[grades.duplicated(["query", "image"])]
-    if len(again):
-        raise UserError(f"{path}:{again[0]}: this pair is already graded; delete one row")
+    for line, word in grades["grade"][~grades["grade"].isin(CODES)].items():
+        raise UserError(f"{path}:{line}: unknown grade {word!r}; known: {', '.join(CODES)}")
+    for line in grades.index[grades.duplicated(["query", "image"])]:
+        raise UserError(f"{path}:{line}: this pair is already graded; delete one row")
     return grades
 
 
@@ -151,21 +141,21 @@ ROUNDED = 3  # decimals, for the quirk `round`
 
 @dataclass(frozen=True)
 class Options:
-    """Options for running any protocol.
+    """Options for running any protocol."""
 
-    Attributes:
-        quirks: the keys of `QUIRKS` that are on.
-        draws: number of bootstrap draws; 0 for no intervals.
-        kept: stores the scores of a long search.
-        grades: result of `read_grades`, required by graded parts.
-        rerank: corrections of every ranking.
-    """
+    quirks: Iterable[str] = ()  # the keys of `QUIRKS` that are on
+    draws: int = 0  # number of bootstrap draws; 0 for no intervals
+    kept: Kept | None = None  # stores the scores of a long search
+    grades: pd.DataFrame | None = None  # result of `read_grades`, required by graded parts
+    rerank: Rerank = NO_RERANK  # corrections of every ranking
 
-    quirks: frozenset[str] = frozenset()
-    draws: int = 0
-    kept: Kept | None = None
-    grades: pd.DataFrame | None = None
-    rerank: Rerank = NO_RERANK
+    def of_protocol(self, protocol: Protocol) -> Options:
+        """Return the options for one protocol. Raises UserError for a quirk that it does not have."""
+        if other := sorted(set(self.quirks) - set(protocol.quirks)):
+            known = ", ".join(protocol.quirks) or "none"
+            unknown = f"--quirk {other[0]}: unknown to protocol {protocol.name}"
+            raise UserError(f"{unknown}; known: {known}")
+        return replace(self.within(protocol.name), quirks=frozenset(self.quirks))
 
     def within(self, name: str) -> Options:
         """Return the options for one part, whose scores are stored separately."""
@@ -191,6 +181,13 @@ class Scores:
     cluster_Q: np.ndarray
     path_Q: np.ndarray
 
+    @classmethod
+    def of(cls, part: Part, table: pd.DataFrame, values: pd.DataFrame) -> Scores:
+        """Return scores of rows of a table."""
+        rows = values.index.to_numpy()
+        cluster_Q, path_Q = (table[name].to_numpy()[rows] for name in ("label", "image_path"))
+        return cls(part, values, groups_of(part, table)[rows], cluster_Q, path_Q)
+
     @property
     def common(self) -> list[str]:
         """Return the metrics that every group has."""
@@ -211,7 +208,6 @@ def search_part(
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    query_counts = "query_counts" in options.quirks
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
@@ -223,6 +219,7 @@ def search_part(
         keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
         for one in drawn:
             ranked = rankings(images, embedded, one, options.rerank)
+            query_counts = "query_counts" in options.quirks
             found.append(score_queries(ranked, one, keys, options.kept, query_counts))
     return found
 
@@ -264,14 +261,11 @@ def retrieve(
                 " index; its paths must match image_path in the manifest"
             )
         raise unanswerable(sum(map(len, found)))
-    values = pd.concat(found)
-    rows = values.index.to_numpy()
-    group_Q = groups_of(part, table)[rows]
-    for group in pd.unique(group_Q):  # in one index all groups got the same metrics
-        others = [key for key in values if key not in part.keys(group)]
-        values.loc[group_Q == group, others] = np.nan
-    cluster_Q, path_Q = (table[c].to_numpy()[rows] for c in ("label", "image_path"))
-    return Scores(part, values, group_Q, cluster_Q, path_Q)
+    scores = Scores.of(part, table, pd.concat(found))
+    for group in pd.unique(scores.group_Q):  # in one index all groups got the same metrics
+        others = [key for key in scores.values if key not in part.keys(group)]
+        scores.values.loc[scores.group_Q == group, others] = np.nan
+    return scores
 
 
 def images_of(part: Part, table: pd.DataFrame) -> Images:
@@ -285,7 +279,7 @@ def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
     return table[part.by if part.by in table else "domain"].to_numpy()
 
 
-def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str, Any]:
+def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
     """Return means over groups and over queries, and each group's means with counts of queries.
 
     Returns `mean`, `pooled` and `domains` in the format of `report.json`. A group without any
@@ -293,27 +287,21 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
     """
     values, common = scores.values, scores.common
     groups = values.groupby(scores.group_Q)
-    by_group = groups.mean()
-    if "round" in quirks:
-        by_group = by_group.round(ROUNDED)
+    by_group = groups.mean().round(ROUNDED) if "round" in quirks else groups.mean()
     mean = by_group[common].mean()
     for key in HARMONIC:
         if key in common:
             mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
     each = scores.part.gallery_draws or 1  # every draw has the same number of queries
+    domains = {}
+    for name, means in by_group.iterrows():
+        domains[name] = metrics.plain(means[[k for k in values if k in scores.part.keys(name)]])
+        domains[name]["queries"] = int(groups.size()[name]) // each
+        domains[name]["queries_without_positive"] = int(without[name]) // each
     return {
         "mean": metrics.plain(mean),
         "pooled": metrics.plain(values[common].mean()),
-        "domains": {
-            name: metrics.plain(
-                by_group.loc[name, [k for k in values if k in scores.part.keys(name)]]
-            )
-            | {
-                "queries": int(groups.size()[name]) // each,
-                "queries_without_positive": int(without[name]) // each,
-            }
-            for name in by_group.index
-        },
+        "domains": domains,
         "index": scores.part.index,
     }

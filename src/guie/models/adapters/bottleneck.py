@@ -92,21 +92,12 @@ def stochastic(structure: VitStructure, config: StochasticConfig, key: str) -> n
             adapter = Parallel(structure.width, config.dim, False, config.scale, Gate(config))
             adapter.attach(branch)
             adapters[f"{number}_{name}"] = adapter
-            both.append(adapter)
+            both.append(adapter.down.weight.data)
         if config.init == "fan_out":
-            start_by_fan_out(*both)
+            # As PUMA's code (models/prompt.py:31, 53-55, 225). There the weight is (D, r), so that torch's
+            # fan-in is r: the variance is 1 / r, and 3 D / r times that of a Linear.
+            both[1].copy_(nn.init.kaiming_uniform_(both[0], a=1, mode="fan_out"))
     return adapters
-
-
-@torch.no_grad()
-def start_by_fan_out(attention: Parallel, mlp: Parallel) -> None:
-    """Redraw a block's down-projections as PUMA's code does (models/prompt.py:31, 53-55, 225).
-
-    There the weight is (D, r), so that torch's fan-in is r: the variance is 1 / r, and 3 D / r times
-    that of a Linear. Both branches start from the same values.
-    """
-    nn.init.kaiming_uniform_(attention.down.weight, a=1, mode="fan_out")
-    mlp.down.weight.copy_(attention.down.weight)
 
 
 def adaptformer(structure: VitStructure, config: AdaptFormerConfig, key: str) -> nn.ModuleDict:

@@ -145,7 +145,9 @@ def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[s
     attention: Any = block.attention.module
     thirds = [place for place in QKV if place in places]
     if isinstance(attention, nn.MultiheadAttention):
-        opened = _opened(attention)
+        opened: Any = attention
+        if not isinstance(attention, OpenAttention):  # the module and its weights stay
+            opened.__class__, opened.in_projection = OpenAttention, InProjection()
         if thirds:
             yield "qkv", Matrix(opened.in_projection, opened, "in_proj_weight", thirds)
         if "out" in places:
@@ -179,15 +181,6 @@ def _of_qkv(attention: Any, thirds: list[str], key: str) -> Iterator[tuple[str, 
 
 def _whole(linear: nn.Module) -> Matrix:
     return Matrix(linear, linear, "weight", ["all"])
-
-
-def _opened(attention: nn.MultiheadAttention) -> OpenAttention:
-    """Make torch's attention accessible to hooks; the module and its weights stay."""
-    if not isinstance(attention, OpenAttention):
-        attention.__class__ = OpenAttention
-        attention.in_projection = InProjection()
-    assert isinstance(attention, OpenAttention)
-    return attention
 
 
 def _unreachable(key: str, places: list[str], attention: nn.Module) -> UserError:

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
 from guie.models.backbones.structure import VitStructure
-from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
+from guie.models.batch_norm import batch_norms, is_below, trained
 from guie.models.layers import Layers, Passthrough
 
 
@@ -230,14 +230,26 @@ class Backbone(nn.Module):
         patches of 14).
         """
         patch_px = self.patch_px
-        if patch_px:
-            stride_px = stride_px or patch_px
-            if size_px != self.native_px or stride_px != patch_px:
-                _refuse_misfit(size_px, patch_px, stride_px)
-        elif stride_px:
+        if not patch_px:
+            if stride_px:
+                raise UserError(
+                    f"stride_px {stride_px}: {type(self.tower).__name__} has no patches with a stride"
+                    " to set; remove it"
+                )
+            return
+        stride_px = stride_px or patch_px
+        if stride_px > patch_px:
             raise UserError(
-                f"stride_px {stride_px}: {type(self.tower).__name__} has no patches with a stride to"
-                " set; remove it"
+                f"stride_px {stride_px}: is above the patch size {patch_px} px, so pixels between"
+                f" patches would be ignored; use 1 to {patch_px}"
+            )
+        over = (size_px - patch_px) % stride_px
+        native = size_px == self.native_px and stride_px == patch_px
+        if not native and (over or size_px < patch_px):
+            smaller = max(patch_px, size_px - over)
+            raise UserError(
+                f"image size {size_px} px: not a whole number of patches of {patch_px} px with stride"
+                f" {stride_px} px; use {smaller} or {smaller + stride_px}"
             )
 
     def checkpoint_gradients(self) -> None:
@@ -278,9 +290,14 @@ class Backbone(nn.Module):
     def set_batch_norm(self, setting: BatchNorm) -> None:
         """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
         self.batch_norm = setting
-        modes = [setting] if isinstance(setting, str) else setting.values()
-        if "synced" in modes:
-            synchronise(self.tower, self.trained_batch_norms())
+        if setting == "synced" or (isinstance(setting, dict) and "synced" in setting.values()):
+            from timm.layers import (
+                convert_sync_batchnorm,  # torch's own would drop timm's activations
+            )
+
+            for name, layer in self.trained_batch_norms().items():  # the state dict stays
+                if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
+                    self.tower.set_submodule(name, convert_sync_batchnorm(layer))
 
     def trained_batch_norms(self) -> dict[str, _BatchNorm]:
         """Return the BatchNorm layers whose statistics `batch_norm` trains, by their names in the tower."""
@@ -345,22 +362,6 @@ def unknown_tag(config: BackboneConfig, tags: list[str], models: list[str]) -> U
         f"model.backbone.pretrained: {config.library} has no weights {config.tag!r} for"
         f" {config.name!r}; available: {', '.join(tags) or 'none'}"
     )
-
-
-def _refuse_misfit(size_px: int, patch_px: int, stride_px: int) -> None:
-    """Raise UserError if the stride skips pixels, or patches do not reach the image's edge."""
-    if stride_px > patch_px:
-        raise UserError(
-            f"stride_px {stride_px}: is above the patch size {patch_px} px, so pixels between patches"
-            f" would be ignored; use 1 to {patch_px}"
-        )
-    over = (size_px - patch_px) % stride_px
-    if over or size_px < patch_px:
-        smaller = max(patch_px, size_px - over)
-        raise UserError(
-            f"image size {size_px} px: not a whole number of patches of {patch_px} px with stride"
-            f" {stride_px} px; use {smaller} or {smaller + stride_px}"
-        )
 
 
 def _probe_dim(tower: nn.Module, size_px: int) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,23 @@ backbone.eval()
     def of_clip(cls, clip: Clip, config: BackboneConfig, size_px: int | None) -> OpenClip:
         """Return the image encoder of a whole model; parameters are shared, not copied."""
         open_clip = import_open_clip()
-        if config.features == "pooled":
-            _drop_projection(clip.visual, config.name)
+        tower = clip.visual
+        if (
+            config.features == "pooled"
+        ):  # without CLIP's last projection, as the challenge's 2nd place
+            if getattr(tower, "proj", None) is not None:
+                tower.proj = None
+            elif hasattr(tower, "trunk"):
+                tower.head = nn.Identity()
+            else:
+                raise UserError(
+                    f"model.backbone.features: {config.name} has no projection to drop; use projected"
+                )
         native = open_clip.get_model_preprocess_cfg(clip)
         tag = open_clip.get_pretrained_cfg(config.name, config.tag or "") or {}
         # If the weights come from a run's own file, open_clip has not applied the tag's statistics.
         native |= {key: tag[key] for key in ("mean", "std") if key in tag}
-        return cls(clip.visual, native, size_px, config.stride_px)
+        return cls(tower, native, size_px, config.stride_px)
 
     @classmethod
     def hub_source(cls, config: BackboneConfig) -> HubSource:
@@ -132,7 +142,7 @@ backbone.eval()
                 return None
             attention = Branch(module.ln_1, module.attn, module.ls_1)
             blocks.append(Block(module, attention, Branch(module.ln_2, module.mlp, module.ls_2)))
-        pooling = {"tok": "token"}.get(trunk.pool_type, "avg")
+        pooling = "token" if trunk.pool_type == "tok" else "avg"
         return VitStructure(
             width=trunk.class_embedding.shape[0],
             blocks=blocks,
@@ -195,62 +205,32 @@ def create_clip(config: BackboneConfig, weights: bool = True) -> Clip:
 
 def _created(config: BackboneConfig, weights: Path | None) -> Clip:
     open_clip = import_open_clip()
-    # open_clip warns about random weights, which are intended when none are given.
-    logging.disable(logging.NOTSET if weights else logging.WARNING)
+    logging.disable(logging.WARNING)  # about random weights: the file follows, or none is wanted
     try:
-        with _read_from(config, weights), _without_prefixes():
-            return open_clip.create_model(
-                config.name,
-                pretrained=(config.tag or config.file) if weights else None,
-                pretrained_image=False,
-                pretrained_text=False,
-                weights_only=True,
-                **config.kwargs,
-            )
+        off = {"pretrained_image": False, "pretrained_text": False}
+        clip = open_clip.create_model(config.name, **off, **config.kwargs)
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _without_prefixes() -> Iterator[None]:
-    """Make open_clip read weights without the prefixes of torch.compile and DDP, in any nesting."""
-    factory = import_open_clip().factory
-    read = factory.load_state_dict
+    if weights is None:
+        return clip
+    tag = open_clip.get_pretrained_cfg(config.name, config.tag or "")
+    quick = open_clip.get_model_config(config.name).get("quick_gelu", False)
+    quick = config.kwargs.get("force_quick_gelu", quick)
+    if tag and tag.get("quick_gelu", False) != quick:
+        print(
+            f"model.backbone.kwargs: {config.tag} was trained with force_quick_gelu:"
+            f" {str(not quick).lower()}, and not {str(quick).lower()}",
+            file=sys.stderr,
+        )
+    read = open_clip.factory.load_state_dict
 
     def read_clean(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read weights without the prefixes of torch.compile and DDP, in any nesting."""
         state = read(*args, **kwargs)
         while prefix := next((p for p in WRAPPERS if all(k.startswith(p) for k in state)), None):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
         return state
 
-    with patch.object(factory, "load_state_dict", read_clean):
-        yield
-
-
-@contextmanager
-def _read_from(config: BackboneConfig, weights: Path | None) -> Iterator[None]:
-    """Make open_clip read a tag's weights from the checked file.
-
-    Loading is by tag and not by file, because the tag also sets the statistics and the activation.
-    """
-    known = (
-        import_open_clip().get_pretrained_cfg(config.name, config.tag or "") if weights else None
-    )
-    if not known:
-        yield
-        return
-    known["file"] = str(weights)  # open_clip prefers it to the tag's hub and URL
-    try:
-        yield
-    finally:
-        del known["file"]
-
-
-def _drop_projection(tower: Any, name: str) -> None:
-    """Remove CLIP's last projection, as the challenge's 2nd place did."""
-    if getattr(tower, "proj", None) is not None:
-        tower.proj = None
-    elif hasattr(tower, "trunk"):
-        tower.head = nn.Identity()
-    else:
-        raise UserError(f"model.backbone.features: {name} has no projection to drop; use projected")
+    with patch.object(open_clip.factory, "load_state_dict", read_clean):
+        open_clip.load_checkpoint(clip, str(weights))
+    return clip

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 from guie.evaluation.diagnosis import DEPTH, Nearest, occurrences, strayed, wrong_firsts
-from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.files import Embeddings
 from guie.evaluation.reduction import balanced_sample
 from guie.report.figures import project
 from guie.report.figures.embeddings import (

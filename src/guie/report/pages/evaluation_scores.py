@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
-from guie.evaluation.embeddings import Embeddings, as_units
+from guie.evaluation.files import Embeddings, as_units
 from guie.evaluation.protocols.base import Part, Protocol
 from guie.report.tables import COLUMNS, metric_title
 

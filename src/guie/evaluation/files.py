@@ -1,0 +1,268 @@
+"""Read what is scored: manifest rows with companion files, and embedding files; write the latter.
+
+Vector databases, pandas and Spark read the Parquet files too: see `guie/search/README.md`. Their columns:
+
+    image_path      string, each once: the id
+    embedding       list of D numbers, float16 or float32; written as a list of fixed size
+    label, domain   string, from the manifest; not read
+
+Shape legend: T rows of the table, N rows of a file, B of a row group, D dimensions.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from guie.base.errors import UserError
+from guie.base.files import refuse_special, replacing
+from guie.data.manifest import Manifest
+from guie.data.manifest.companions import companion_path, read_companion
+from guie.evaluation.knn import lengths, refuse, unit_vectors
+
+# Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
+# the whole index.
+Embeddings = np.ndarray | Mapping[str, np.ndarray]
+
+# Embeddings hardly compress; fixed-width columns of long paths may.
+BOMB_BYTES, BOMB_RATIO = 2**30, 200
+GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
+COLUMNS = ["image_path", "embedding"]
+REMEDY = "write it with embed.py --out E.parquet"
+
+
+def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
+    """Read an E.npz or E.parquet of `embed.py`, in the table's order: [T, D], float32 or float16.
+
+    Rows are matched by image_path, in any order. Images that are not in the table are ignored; an image
+    may have several rows of the table.
+
+    Raises UserError for a file that cannot be read, a wrong key, type or shape, an image that is missing
+    or duplicated, or an embedding that is zero or not finite.
+    """
+    refuse_special(path)
+    wanted = pd.Index(table["image_path"].unique())
+    is_parquet = Path(path).suffix == ".parquet"
+    try:
+        rows = _read_parquet(Path(path), wanted) if is_parquet else _read_npz(Path(path))
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError(
+            f"{path}: an array does not fit into memory; embed one split at a time, or, if the file is"
+            " damaged, write it again with embed.py"
+        ) from None
+    except Exception as error:  # numpy and zipfile raise almost anything on damaged files
+        if reason := getattr(error, "strerror", None):
+            raise UserError(f"{path}: cannot be read ({reason})") from error
+        kind = "a Parquet file, or damaged" if is_parquet else "an .npz of plain arrays"
+        raise UserError(f"{path}: not {kind}; write it with embed.py") from error
+    place_N = wanted.get_indexer(rows[0])
+    path_N, embedding_ND, place_N = (column[place_N >= 0] for column in (*rows, place_N))
+    again_N = pd.Series(place_N).duplicated().to_numpy()
+    refuse(path_N[again_N], f"{path}: a second embedding", "embed each image once")
+    zero_N = lengths(embedding_ND, path_N, str(path)) == 0
+    remedy = "a zero vector has no direction: check the model"
+    refuse(path_N[zero_N], f"{path}: an embedding of zeros", remedy)
+    row_of = np.full(len(wanted), -1)
+    row_of[place_N] = np.arange(len(place_N))
+    refuse(wanted[row_of < 0], f"{path}: no embedding", "embed this manifest and split")
+    return embedding_ND[row_of[wanted.get_indexer(table["image_path"])]]
+
+
+def as_units(embeddings_TD: Embeddings, table: pd.DataFrame) -> Embeddings:
+    """Normalise vectors of one model or of each domain's specialist, one for each row of the table.
+
+    Raises UserError if a vector is not finite or a specialist is missing, ValueError for other shapes.
+    """
+    path_T = table["image_path"].to_numpy()
+    if isinstance(embeddings_TD, np.ndarray):
+        return unit_vectors(embeddings_TD, path_T)
+    missing = sorted(set(table["domain"]) - set(embeddings_TD))
+    if missing:
+        raise UserError(f"no specialist for {', '.join(missing)}; give one for every domain")
+    return {name: unit_vectors(values, path_T) for name, values in embeddings_TD.items()}
+
+
+def arrays_of(given: Embeddings) -> list[np.ndarray]:
+    """Return the arrays of one model or of several."""
+    return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
+
+
+TEXTS = "texts"  # the data set of text queries
+
+
+def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.DataFrame:
+    """Return the rows of a split, with subsets if subsets.csv is next to the manifest, and text queries."""
+    table = manifest.split(split)
+    subsets = companion_path(manifest.path, "subsets")
+    if os.path.lexists(subsets):
+        table = with_subsets(table, read_companion(subsets, "subsets"))
+    return with_texts(table, read_companion(texts, "texts")) if texts else table
+
+
+def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """Append the rows of the companion file `texts` to the table, as queries of the data set `texts`.
+
+    Raises UserError if a text has the name of an image, or of another text.
+    """
+    again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
+    if again.any():
+        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
+    dataset = table["dataset"] if "dataset" in table else table["domain"]
+    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    return both.fillna({"subsets": ""}) if "subsets" in both else both
+
+
+def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `subsets` to the table, from the companion file (subset, image_path)."""
+    named = subsets.groupby("image_path")["subset"].agg("|".join)
+    return table.assign(subsets=table["image_path"].map(named).fillna(""))
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paths (N,) and embeddings (N, D) of an .npz. Raises UserError."""
+    with zipfile.ZipFile(path) as archive:
+        read = [one for one in archive.infolist() if one.filename.removesuffix(".npy") in COLUMNS]
+    packed_bytes = sum(one.compress_size for one in read)
+    _refuse_bomb(path, packed_bytes, sum(one.file_size for one in read))
+    with np.load(path, allow_pickle=False) as file:  # reads these two arrays, and no other
+        for key in COLUMNS:
+            if key not in file:
+                raise UserError(f"{path}: no array {key!r}, only {sorted(file)}; run embed.py")
+        path_N, embedding_ND = file["image_path"], file["embedding"]
+    kinds = [f"{array.dtype} of shape {list(array.shape)}" for array in (path_N, embedding_ND)]
+    if path_N.dtype.kind != "U" or path_N.ndim != 1:
+        raise UserError(f"{path}: image_path is {kinds[0]}; must be str of shape [N]")
+    if embedding_ND.dtype not in (np.float32, np.float16):
+        raise UserError(f"{path}: embedding is {kinds[1]}; must be float32 or float16")
+    if embedding_ND.ndim != 2 or len(embedding_ND) != len(path_N) or not embedding_ND.shape[1]:
+        raise UserError(
+            f"{path}: embedding is {kinds[1]}; must have shape [{len(path_N)}, D],"
+            " one row for each image_path"
+        )
+    return path_N, embedding_ND
+
+
+def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
+    if unpacked_bytes > max(BOMB_BYTES, BOMB_RATIO * packed_bytes):
+        raise UserError(
+            f"{path}: unpacks from {packed_bytes:,} to {unpacked_bytes:,} bytes; refused as a decompression"
+            " bomb"
+        )
+
+
+def write_parquet(path: Path, about: pd.DataFrame, parts: Sequence[Any]) -> None:
+    """Write embeddings in row groups, atomically.
+
+    Args:
+        about: (N) rows with image_path, and label and domain if they are known, in the parts' order.
+        parts: (N, D) rows in all, as arrays or as what returns one for a slice, of the first one's type.
+    """
+    dtype, dim = parts[0].dtype, parts[0].shape[1]
+    texts = [name for name in ("image_path", "label", "domain") if name in about]
+    fields = [pa.field(name, pa.string()) for name in texts]
+    fields.insert(1, pa.field("embedding", pa.list_(pa.from_numpy_dtype(dtype), dim)))
+    schema = pa.schema(fields)
+    rows = max(1, GROUP_BYTES // (dim * dtype.itemsize))
+    how = {"use_dictionary": texts[1:], "write_page_checksum": True}
+    how["compression"] = {**dict.fromkeys(texts, "zstd"), "embedding.list.element": "none"}
+    at = 0
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **how) as writer:
+        for part in parts:
+            for start in range(0, len(part), rows):
+                block_BD = np.ascontiguousarray(part[start : start + rows], dtype)
+                columns = about.iloc[at : at + len(block_BD)]
+                arrays = [pa.array(columns[name], pa.string()) for name in texts]
+                values = pa.FixedSizeListArray.from_arrays(pa.array(block_BD.reshape(-1)), dim)
+                arrays.insert(1, values)
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema), rows)
+                at += len(block_BD)
+
+
+def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the wanted images in the file's order: paths (N,) and embeddings (N, D).
+
+    Raises UserError for missing columns, wrong types, missing values, lists of different lengths or a
+    suspected decompression bomb. pyarrow raises its own errors for a damaged file.
+    """
+    _refuse_bombs(path)
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        kind = _number_type(path, file.schema_arrow)
+        names = file.read(["image_path"]).column("image_path")
+        if names.null_count:
+            raise UserError(f"{path}: image_path: {names.null_count} value(s) missing; {REMEDY}")
+        if not len(names):
+            raise UserError(f"{path}: no rows; {REMEDY}")
+        path_N = names.cast(pa.large_string()).to_numpy()
+        is_wanted_N = wanted.get_indexer(path_N) >= 0
+        found_ND, at, filled = None, 0, 0
+        for number in range(file.num_row_groups):
+            lists = file.read_row_group(number, ["embedding"]).column("embedding")
+            block_BD = _rows(path, lists, kind, None if found_ND is None else found_ND.shape[1])
+            if found_ND is None:
+                found_ND = np.empty((is_wanted_N.sum(), block_BD.shape[1]), block_BD.dtype)
+            kept_KD = block_BD[is_wanted_N[at : at + len(block_BD)]]
+            found_ND[filled : filled + len(kept_KD)] = kept_KD
+            at, filled = at + len(block_BD), filled + len(kept_KD)
+    assert found_ND is not None  # there are rows
+    return path_N[is_wanted_N], found_ND
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Raise UserError if the columns, by the file's own metadata, or the paths take too much memory."""
+    packed_bytes, metadata = path.stat().st_size, pq.read_metadata(path)
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    columns = (group.column(place) for group in groups for place in range(group.num_columns))
+    read = [one for one in columns if one.path_in_schema.partition(".")[0] in COLUMNS]
+    # An encoded value takes four bytes at least once it is decoded, however often it is repeated.
+    decoded = [max(one.total_uncompressed_size, 4 * one.num_values) for one in read]
+    _refuse_bomb(path, packed_bytes, sum(decoded))
+    if pq.read_schema(path).names.count(COLUMNS[0]) != 1:
+        return
+    # A dictionary holds a path once for several rows, which then have it each
+    with pq.ParquetFile(path, read_dictionary=COLUMNS[:1], page_checksum_verification=True) as file:
+        names = file.read(COLUMNS[:1]).column(0)
+    if pa.types.is_dictionary(names.type):
+        lengths = (pc.binary_length(one.dictionary).take(one.indices) for one in names.chunks)
+        _refuse_bomb(path, packed_bytes, sum(pc.sum(length_B).as_py() or 0 for length_B in lengths))
+
+
+def _number_type(path: Path, schema: pa.Schema) -> pa.DataType:
+    """Return the type of the embeddings' numbers."""
+    for name in COLUMNS:
+        if schema.get_field_index(name) < 0:
+            known = ", ".join(schema.names)
+            raise UserError(f"{path}: no column {name!r}, or two; it has {known}; {REMEDY}")
+    paths, lists = (schema.field(name).type for name in COLUMNS)
+    if paths not in (pa.string(), pa.large_string()):
+        raise UserError(f"{path}: image_path is {paths}; must be string")
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    is_list = any(is_kind(lists) for is_kind in kinds)
+    if not is_list or lists.value_type not in (pa.float16(), pa.float32()):
+        raise UserError(f"{path}: embedding is {lists}; must be a list of float32 or float16")
+    return lists.value_type
+
+
+def _rows(path: Path, lists: pa.ChunkedArray, kind: pa.DataType, dim: int | None) -> np.ndarray:
+    """Return the (B, D) numbers of one row group, without a copy where possible."""
+    known = set(pc.list_value_length(lists).unique().to_pylist()) | ({dim} if dim else set())
+    if known & {None, 0}:
+        raise UserError(f"{path}: embedding: an empty or missing list; {REMEDY}")
+    if len(known) > 1:
+        shown = ", ".join(map(str, sorted(known)[:3]))
+        raise UserError(f"{path}: embedding: lists of different lengths ({shown}); {REMEDY}")
+    values = pa.chunked_array([chunk.flatten() for chunk in lists.chunks], kind)
+    if values.null_count:
+        raise UserError(f"{path}: embedding: {values.null_count} number(s) missing; {REMEDY}")
+    return values.to_numpy().reshape(len(lists), -1)

@@ -1,0 +1,338 @@
+"""Correct the order of a search's first candidates, exact or approximate, in validation and in search alike.
+
+Every method sees the index as if the query's own image were not in it. `guie.base.arguments.METHODS` lists
+them by name, with their sources. Shapes: N index rows, D dimensions, B queries, C candidates of a query,
+K neighbours or ranks, E vectors, M images of the bank or matches, P patches of an image, row by row,
+F features of a patch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from threading import Lock
+
+import cv2
+import numpy as np
+
+from guie.base.arguments import LOCAL
+
+CANDIDATES, LEAST = 4, 100  # candidates whose order is corrected: times K, and at least
+ENTRIES = 2**20  # candidates times neighbours that are in memory at once
+LISTED = 12  # neighbours of each image: more than are used, as a query's own image is left out
+SEARCHED = 4096  # rows whose neighbours are searched at once
+MUTUAL = 5  # neighbours that may enter a mean
+ALPHA = 3.0  # exponent of the weights of a mean
+NEIGHBOURS = 10  # K of CSLS, as in its paper
+BANK = 2000  # index images that stand for queries in the inverted softmax
+BETA = 10.0  # inverse temperature of the inverted softmax
+DEPTH = 50  # candidates that are compared patch by patch
+WEIGHT = 1.0  # of the share of consistent patches, added to a cosine
+TOLERANCE = 1.0  # largest error of a consistent match, in patches
+FEWEST = 3  # matches: two fit any similarity transform
+DRAWS = 200  # of RANSAC
+
+# Return the k most similar rows of each query [B, k], best first and -1 past the end, and their
+# similarities. The rows of the queries' own images [B], -1 for none, are left out. `ExactIndex` and the
+# engines of an index have such a search.
+Find = Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+# Return the patches of rows of the index: unit vectors (C, P, F).
+PatchesOf = Callable[[np.ndarray], np.ndarray]
+
+
+class Reranker:
+    """A search whose candidates are put into another order.
+
+    Args:
+        vectors_ND: unit vectors of the index; may be memory-mapped.
+        find: the search that proposes candidates, exact or approximate, in all rows or some.
+        methods: the result of `guie.base.arguments.methods_of`.
+        rows_R: the rows that `find` searches; None for all.
+        patches_of: the patches of index images, for the method `local`.
+    """
+
+    def __init__(
+        self,
+        vectors_ND: np.ndarray,
+        find: Find,
+        methods: Sequence[str],
+        rows_R: np.ndarray | None = None,
+        patches_of: PatchesOf | None = None,
+    ):
+        self.vectors_ND, self._find, self.methods = vectors_ND, find, methods
+        self._rows_R = np.arange(len(vectors_ND)) if rows_R is None else rows_R
+        self._patches_of = patches_of
+        self.lists = NeighbourLists(vectors_ND, find)
+
+    @cached_property
+    def _bank_M(self) -> np.ndarray:
+        return np.sort(np.random.default_rng(0).permutation(self._rows_R)[:BANK])
+
+    def search(
+        self,
+        queries_BD: np.ndarray,
+        k: int,
+        own_B: np.ndarray,
+        patches_BPF: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first k rows of each query in the corrected order, and their corrected scores.
+
+        Args:
+            queries_BD: unit vectors.
+            own_B: rows of the queries' own images, which are not found; -1 for none.
+            patches_BPF: the queries' patches; None leaves `local` out, as for a text.
+
+        Returns: rows [B, k], -1 past the end, and scores, -inf past the end. A score is a cosine only
+        without corrections of hubs and `local`. Ties go to the lower row.
+        """
+        depth = min(max(CANDIDATES * k, LEAST), len(self._rows_R))
+        size = max(1, ENTRIES // (LISTED * depth))
+        found = []
+        for at in range(0, max(len(queries_BD), 1), size):
+            block = slice(at, at + size)
+            row_BC, score_BC = self._reranked(queries_BD[block], depth, own_B[block])
+            if LOCAL in self.methods and patches_BPF is not None and self._patches_of:
+                row_BC, score_BC = reordered(row_BC, score_BC, patches_BPF[block], self._patches_of)
+            found.append((row_BC[:, :k], score_BC[:, :k]))
+        rows_BK, score_BK = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows_BK, score_BK
+
+    def _reranked(
+        self, queries_BD: np.ndarray, depth: int, own_B: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if "expand" in self.methods:
+            queries_BD = expanded_queries(queries_BD, own_B, self.lists, self._find)
+        rows_BC, score_BC = self._find(queries_BD, depth, own_B)
+        if "augment" in self.methods:
+            score_BC = augmented_scores(queries_BD, rows_BC, own_B, self.lists)
+        if "csls" in self.methods:
+            score_BC = csls(score_BC, rows_BC, own_B, self.lists)
+        if "softmax" in self.methods:
+            score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, self._bank_M)
+        score_BC = np.where(rows_BC >= 0, score_BC, -np.inf)
+        order_BC = np.lexsort((rows_BC, -score_BC), axis=-1)
+        return np.take_along_axis(rows_BC, order_BC, 1), np.take_along_axis(score_BC, order_BC, 1)
+
+
+class NeighbourLists:
+    """The LISTED nearest index images of index images, searched when they are first needed.
+
+    Pages of the two tables that are never written take no memory, so a large index costs little.
+    """
+
+    def __init__(self, vectors_ND: np.ndarray, find: Find):
+        self.vectors_ND, self._find = vectors_ND, find
+        self.row_NK = np.zeros((len(vectors_ND), LISTED), np.int64)
+        self.score_NK = np.zeros((len(vectors_ND), LISTED), np.float32)
+        self._known_N = np.zeros(len(vectors_ND), bool)
+        self._lock = Lock()  # the search page has several threads
+
+    def of(self, rows_R: np.ndarray) -> None:
+        """Search the neighbours of these rows, unless they are known; row -1 is skipped."""
+        wanted = np.unique(rows_R[rows_R >= 0])
+        with self._lock:
+            missing = wanted[~self._known_N[wanted]]
+            for at in range(0, len(missing), SEARCHED):
+                own = missing[at : at + SEARCHED]
+                row_BK, score_BK = self._find(np.asarray(self.vectors_ND[own]), LISTED, own)
+                found = row_BK.shape[1]
+                self.row_NK[own], self.score_NK[own] = -1, -np.inf
+                self.row_NK[own, :found], self.score_NK[own, :found] = row_BK, score_BK
+                self._known_N[own] = True
+
+    def without(
+        self, rows_BC: np.ndarray, own_B: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k nearest neighbours of each candidate, other than the query's own image.
+
+        Args:
+            rows_BC: candidates of each query; -1 where there is none.
+            own_B: rows of the queries' own images; -1 for none.
+            k: less than LISTED, or a list may be shorter.
+
+        Returns: rows [B, C, k], -1 past the end, and similarities, -inf past the end.
+        """
+        self.of(rows_BC)
+        row_BCK, score_BCK = self.row_NK[rows_BC], self.score_NK[rows_BC]
+        left_BCK = (row_BCK == own_B[:, None, None]) | (rows_BC < 0)[:, :, None]
+        order_BCK = np.argsort(left_BCK, axis=2, kind="stable")[:, :, :k]
+        row_BCK = np.where(left_BCK, -1, row_BCK)
+        score_BCK = np.where(left_BCK, -np.inf, score_BCK)
+        row_BCK = np.take_along_axis(row_BCK, order_BCK, 2)
+        return row_BCK, np.take_along_axis(score_BCK, order_BCK, 2)
+
+
+# ---------------------------------------------------------------- means with mutual neighbours
+
+
+def weighted_mean(
+    vector_ED: np.ndarray, neighbour_EKD: np.ndarray, score_EK: np.ndarray
+) -> np.ndarray:
+    """Return unit vectors of x + sum over k of max(x . x_k, 0)^ALPHA x_k: float32 [E, D].
+
+    Radenovic et al., Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019
+    (alpha-weighted query expansion): the weight of a neighbour is its similarity to the power alpha.
+    Only mutual neighbours enter: two images that are each among the other's K nearest (Zhong et al.,
+    Re-ranking Person Re-identification with k-reciprocal Encoding, CVPR 2017).
+
+    Args:
+        vector_ED, neighbour_EKD: unit vectors, and their neighbours.
+        score_EK: similarities; -inf leaves a neighbour out.
+    """
+    weight_EK = np.where(np.isfinite(score_EK), np.maximum(score_EK, 0), 0) ** ALPHA
+    sum_ED = vector_ED + np.einsum("ek,ekd->ed", weight_EK.astype(np.float32), neighbour_EKD)
+    length_E1 = np.linalg.norm(sum_ED, axis=1, keepdims=True)
+    return (sum_ED / np.where(length_E1 > 0, length_E1, 1)).astype(np.float32)
+
+
+def expanded_queries(
+    queries_BD: np.ndarray, own_B: np.ndarray, lists: NeighbourLists, find: Find
+) -> np.ndarray:
+    """Return each query's mean with those of its MUTUAL nearest images that have it among theirs.
+
+    A query is among an image's K nearest if fewer than K other images are nearer to the image.
+    """
+    row_BK, score_BK = find(queries_BD, MUTUAL, own_B)
+    _, theirs_BKK = lists.without(row_BK, own_B, MUTUAL)
+    is_mutual_BK = score_BK >= theirs_BKK[:, :, -1]
+    score_BK = np.where(is_mutual_BK & (row_BK >= 0), score_BK, -np.inf)
+    return weighted_mean(queries_BD, lists.vectors_ND[row_BK], score_BK)
+
+
+def augmented_scores(
+    queries_BD: np.ndarray, rows_BC: np.ndarray, own_B: np.ndarray, lists: NeighbourLists
+) -> np.ndarray:
+    """Return similarities of queries and their candidates' means with mutual neighbours: [B, C].
+
+    The query's own image enters no mean, and takes no place among the neighbours: otherwise, an
+    evaluation would find the query inside the images that it looks for.
+    """
+    row_BCK, score_BCK = lists.without(rows_BC, own_B, MUTUAL)
+    lists.of(row_BCK.ravel())
+    mutual_BCK = np.zeros(row_BCK.shape, bool)
+    for place in range(row_BCK.shape[2]):
+        theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_B, MUTUAL)
+        mutual_BCK[:, :, place] = (theirs_BCK == rows_BC[:, :, None]).any(axis=2)
+    score_BCK = np.where(mutual_BCK & (row_BCK >= 0), score_BCK, -np.inf)
+    found = np.empty(rows_BC.shape, np.float32)
+    for place, (query_D, rows_C, row_CK, score_CK) in enumerate(
+        zip(queries_BD, rows_BC, row_BCK, score_BCK, strict=True)
+    ):
+        vectors_CD, near_CKD = lists.vectors_ND[rows_C], lists.vectors_ND[row_CK]
+        found[place] = weighted_mean(vectors_CD, near_CKD, score_CK) @ query_D
+    return found
+
+
+# ------------------------------------------ hubs: neighbours of too many queries, with lower scores
+# Both need a bank of queries. Index images take their place, so that no file of queries has to be kept.
+
+
+def csls(
+    score_BC: np.ndarray, rows_BC: np.ndarray, own_B: np.ndarray, lists: NeighbourLists
+) -> np.ndarray:
+    """Return 2 cos(x, y) - r(x) - r(y): float32 [B, C].
+
+    Conneau et al., Word Translation Without Parallel Data, ICLR 2018 (CSLS). r is the mean cosine
+    to the NEIGHBOURS nearest index images, without the query's own image; 0 if there is none.
+
+    Args:
+        score_BC: cosines of queries and candidates, best first; -inf where there is none.
+    """
+
+    def mean(score_EK: np.ndarray) -> np.ndarray:
+        is_there_EK = np.isfinite(score_EK)
+        sum_E = np.where(is_there_EK, score_EK, 0).sum(axis=-1)
+        return np.asarray(sum_E / np.maximum(is_there_EK.sum(axis=-1), 1))
+
+    _, theirs_BCK = lists.without(rows_BC, own_B, NEIGHBOURS)
+    ours_B = mean(score_BC[:, :NEIGHBOURS])
+    return (2 * score_BC - ours_B[:, None] - mean(theirs_BCK)).astype(np.float32)
+
+
+def inverted_softmax(
+    score_BC: np.ndarray,
+    rows_BC: np.ndarray,
+    own_B: np.ndarray,
+    vectors_ND: np.ndarray,
+    bank_M: np.ndarray,
+) -> np.ndarray:
+    """Return beta s(x, y) - log of sum over n of exp(beta s(x_n, y)): float32 [B, C].
+
+    The logarithm of the score of Smith et al., Offline Bilingual Word Vectors, Orthogonal
+    Transformations and the Inverted Softmax, ICLR 2017, without the factor that a query's candidates
+    share. The sum is over the bank, without the candidate and the query's own image.
+
+    Args:
+        score_BC: cosines of queries and candidates; -inf where there is none.
+        bank_M: rows of the index that stand for queries.
+    """
+    distinct_U, place_BC = np.unique(rows_BC, return_inverse=True)
+    bank_MD = np.asarray(vectors_ND[bank_M])
+    exp_UM = np.exp(BETA * (np.asarray(vectors_ND[distinct_U]) @ bank_MD.T - 1), dtype=np.float64)
+    exp_UM[distinct_U[:, None] == bank_M] = 0
+    sum_BC = exp_UM.sum(axis=1)[place_BC.reshape(rows_BC.shape)]
+    # Less what the query's own image added
+    own_BD = np.asarray(vectors_ND[own_B])
+    cosine_BC = np.einsum("bd,bcd->bc", own_BD, np.asarray(vectors_ND[rows_BC]))
+    added_BC = np.exp(BETA * (cosine_BC - 1), dtype=np.float64)
+    is_banked_B1, is_own_BC = np.isin(own_B, bank_M)[:, None], rows_BC == own_B[:, None]
+    sum_BC = sum_BC - np.where(is_banked_B1 & ~is_own_BC, added_BC, 0)
+    with np.errstate(divide="ignore"):
+        log_BC = np.log(np.maximum(sum_BC, np.finfo(np.float64).tiny))
+    return (BETA * (score_BC - 1) - log_BC).astype(np.float32)
+
+
+# ---------------------------------------------------------------- patches that match one another
+
+
+def consistent_shares(query_PF: np.ndarray, image_CPF: np.ndarray) -> np.ndarray:
+    """Return the share of the query's patches with a consistent match in each image: float32 [C].
+
+    A match is a pair of patches, each the other's nearest in its image. It is consistent if it fits the
+    similarity transform (shift, rotation, scale) that RANSAC finds. Candidates are ordered by such matches
+    in Noh et al., Large-Scale Image Retrieval with Attentive Deep Local Features, ICCV 2017.
+
+    Args:
+        query_PF, image_CPF: unit vectors of patches on a square grid.
+    """
+    side = math.isqrt(len(query_PF))
+    place_P2 = np.stack(np.divmod(np.arange(len(query_PF)), side), axis=1).astype(np.float32)
+    cosine_CPP = np.einsum("qf,cif->cqi", query_PF, image_CPF, optimize=True)
+    nearest_CP, back_CP = cosine_CPP.argmax(axis=2), cosine_CPP.argmax(axis=1)
+    shares = []
+    for nearest_P, back_P in zip(nearest_CP, back_CP, strict=True):
+        matched_M = np.flatnonzero(back_P[nearest_P] == np.arange(len(query_PF)))
+        here_M2, there_M2 = place_P2[matched_M], place_P2[nearest_P[matched_M]]
+        shares.append(_consistent(here_M2, there_M2) / len(query_PF))
+    return np.array(shares, np.float32)
+
+
+def _consistent(here_M2: np.ndarray, there_M2: np.ndarray) -> int:
+    """Count the matches that fit one similarity transform. OpenCV's draws are the same in each call."""
+    if len(here_M2) < FEWEST:
+        return 0
+    _, fits_M1 = cv2.estimateAffinePartial2D(
+        here_M2, there_M2, ransacReprojThreshold=TOLERANCE, maxIters=DRAWS
+    )
+    return 0 if fits_M1 is None else int(fits_M1.sum())
+
+
+def reordered(
+    rows_BC: np.ndarray, score_BC: np.ndarray, patches_BPF: np.ndarray, patches_of: PatchesOf
+) -> tuple[np.ndarray, np.ndarray]:
+    """Order the first DEPTH candidates by score + WEIGHT x share; the others follow as before.
+
+    Args:
+        rows_BC: in their order, -1 past the end. score_BC: -inf past the end.
+        patches_BPF: of the queries.
+    """
+    rows_BC, score_BC = rows_BC.copy(), score_BC.copy()
+    for rows_C, score_C, query_PF in zip(rows_BC, score_BC, patches_BPF, strict=True):
+        first_C = rows_C[:DEPTH][rows_C[:DEPTH] >= 0].copy()
+        if len(first_C):
+            shares_C = consistent_shares(query_PF, patches_of(first_C))
+            better_C = score_C[: len(first_C)] + WEIGHT * shares_C
+            order_C = np.lexsort((first_C, -better_C))
+            rows_C[: len(first_C)], score_C[: len(first_C)] = first_C[order_C], better_C[order_C]
+    return rows_BC, score_BC
