@@ -30,7 +30,6 @@ import pandas as pd
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import refuse_foreign_list, replacing
 from guie.data.archives import (
-    Limits,
     damage_as_user_error,
     fault_of_member,
     refuse_cut_short,
@@ -200,10 +199,10 @@ def _members(
     images: dict[str, dict[str, Any]] = {}
     sidecars: dict[str, bytes] = {}
     skipped: dict[str, str] = {}
-    names, limits = set[str](), Limits()
+    names = set[str]()
     with damage_as_user_error(tar), _opened(tar) as file:
         for entry in file:
-            if fault := fault_of_member(entry, limits):
+            if fault := fault_of_member(entry):
                 raise UserError(f"{tar}: {entry.name!r}: {fault}")
             if entry.isdir():
                 continue

@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -26,29 +25,20 @@ from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
 from guie.data.names import alike
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Upper limits on the contents of an archive.
-
-    Public image data sets stay well below them. Images hardly compress and annotations compress
-    about 10 times, but a decompression bomb 1,000 times.
-    """
-
-    members: int = 20_000_000
-    member_bytes: int = 16 * 2**30
-    total_bytes: int = 4 * 2**40
-    ratio: float = 100.0  # unpacked bytes / archive bytes
+# Limits of an archive. Public image data sets stay well below them. Images hardly compress and annotations
+# compress about 10 times, but a decompression bomb 1,000 times.
+MAX_MEMBERS, MAX_MEMBER_BYTES, MAX_TOTAL_BYTES = 20_000_000, 16 * 2**30, 4 * 2**40
+MAX_RATIO = 100.0  # unpacked bytes / archive bytes
 
 
-def fault_of_member(member: tarfile.TarInfo, limits: Limits) -> str | None:
+def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) -> str | None:
     """Return why this member alone must not be unpacked, or None."""
     if fault := fault_of_name(member.name):
         return fault
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "a special file such as a device or a pipe"
-    if member.size > limits.member_bytes:
-        return f"{member.size:,} bytes, more than {limits.member_bytes:,}"
+    if member.size > max_bytes:
+        return f"{member.size:,} bytes, more than {max_bytes:,}"
     return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
 
 
@@ -214,12 +204,7 @@ def unpacked(path: str | Path, encoding: str | None = None) -> Path:
     return unpack(path, folder, encoding=encoding)
 
 
-def unpack(
-    archive: str | Path,
-    folder: str | Path,
-    limits: Limits | None = None,
-    encoding: str | None = None,
-) -> Path:
+def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None) -> Path:
     """Unpack a zip or tar into `folder` and return it; do nothing if that was done before.
 
     The folder is renamed into place only when complete, so an interrupted unpacking starts over.
@@ -238,11 +223,11 @@ def unpack(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(archive):
         if not folder.exists():  # otherwise another process has unpacked it meanwhile
-            _publish(archive, folder, limits or Limits(), encoding)
+            _publish(archive, folder, encoding)
     return folder
 
 
-def _publish(archive: Path, folder: Path, limits: Limits, encoding: str | None) -> None:
+def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
     temporary = folder.with_name(f".{folder.name}.unpacking")
     content = temporary / "content"
     if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
@@ -251,7 +236,7 @@ def _publish(archive: Path, folder: Path, limits: Limits, encoding: str | None) 
     identity = _identity(archive, encoding)
     try:
         write_json(temporary / RECORD, identity)  # first: it marks the folder as ours
-        _fill(content, archive, limits, encoding)
+        _fill(content, archive, encoding)
         if _identity(archive, encoding) != identity:
             raise UserError(f"{archive}: changed while it was unpacked; try again")
         write_json(content / RECORD, identity)
@@ -281,7 +266,7 @@ def _alone(archive: Path) -> Iterator[None]:
         yield
 
 
-def _fill(folder: Path, archive: Path, limits: Limits, encoding: str | None) -> None:
+def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
     """Write the members into a new folder. Raises UserError at the first that must not be written."""
     folder.mkdir()
     folder = folder.resolve()
@@ -298,14 +283,14 @@ def _fill(folder: Path, archive: Path, limits: Limits, encoding: str | None) -> 
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
                     f" {folder.parents[1]} has {free_bytes:,} free; free some space"
                 )
-            fault = fault_of_member(member, limits)
-            if len(paths) > limits.members:
-                fault = f"more than {limits.members:,} members"
-            elif total_bytes > limits.total_bytes:
-                fault = f"{total_bytes:,} bytes unpacked, more than {limits.total_bytes:,}"
-            elif total_bytes > limits.ratio * archive_bytes:
+            fault = fault_of_member(member, MAX_MEMBER_BYTES)
+            if len(paths) > MAX_MEMBERS:
+                fault = f"more than {MAX_MEMBERS:,} members"
+            elif total_bytes > MAX_TOTAL_BYTES:
+                fault = f"{total_bytes:,} bytes unpacked, more than {MAX_TOTAL_BYTES:,}"
+            elif total_bytes > MAX_RATIO * archive_bytes:
                 sizes = f"{archive_bytes:,} bytes unpack to {total_bytes:,}"
-                fault = f"{sizes}, a ratio above {limits.ratio:g}"
+                fault = f"{sizes}, a ratio above {MAX_RATIO:g}"
             if fault := fault or _write(member, read, folder):
                 raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
             bar.update(member.size)
