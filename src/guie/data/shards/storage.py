@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -117,30 +117,19 @@ def _fetched(ranges: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str,
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
-    url = url_of(folder)
-    if url is None:
-        with ThreadPoolExecutor(STAT_THREADS) as pool:  # a network disk takes milliseconds for each
-            sizes = pool.map(lambda name: _local_size(os.path.join(folder, name)), shards)
-            return {
-                name: size for name, size in zip(shards, sizes, strict=True) if size is not None
-            }
+    if url := url_of(folder):
+        entries = _asked(url, "ls", detail=True)
+        found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
+        return {name: int(found[name]) for name in shards if found.get(name)}
 
-    def listed() -> list[dict[str, Any]]:
-        filesystem = _filesystem(url)
-        filesystem.invalidate_cache()
-        return filesystem.ls(url, detail=True)
-
-    found = {
-        entry["name"].rpartition("/")[2]: entry["size"] for entry in _with_retries(url, listed)
-    }
-    return {name: int(found[name]) for name in shards if found.get(name)}
-
-
-def _local_size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
+    def size(name: str) -> int | None:
+        with suppress(OSError):
+            return os.stat(os.path.join(folder, name)).st_size
         return None
+
+    with ThreadPoolExecutor(STAT_THREADS) as pool:  # a network disk takes milliseconds for each
+        sizes = zip(shards, pool.map(size, shards), strict=True)
+        return {name: size for name, size in sizes if size is not None}
 
 
 def version_of(url: str, optional: bool = False) -> str:
@@ -148,13 +137,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
     It is empty if there is no object and it is `optional`. Raises UserError.
     """
-
-    def about() -> dict[str, Any]:
-        filesystem = _filesystem(url)
-        filesystem.invalidate_cache()
-        return filesystem.info(url)
-
-    found = _with_retries(url, about, optional)
+    found = _asked(url, "info", optional=optional)
     if found is None:
         return ""
     keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
@@ -163,28 +146,23 @@ def version_of(url: str, optional: bool = False) -> str:
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _with_retries(url, lambda: _filesystem(url).cat_file(url), optional)
+    return _asked(url, "cat_file", optional=optional)
 
 
 def listed(folder: str) -> list[str]:
     """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
-
-    def ask() -> list[str]:
-        filesystem = _filesystem(folder)
-        filesystem.invalidate_cache()
-        return filesystem.ls(folder, detail=False)
-
-    return [name.rpartition("/")[2] for name in _with_retries(folder, ask, optional=True) or ()]
+    names = _asked(folder, "ls", optional=True, detail=False) or ()
+    return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _with_retries(url, lambda: _filesystem(url).pipe_file(url, content))
+    _asked(url, "pipe_file", content)
 
 
 def delete(url: str) -> None:
     """Delete an object, if it is there. Raises UserError."""
-    _with_retries(url, lambda: _filesystem(url).rm_file(url), optional=True)
+    _asked(url, "rm_file", optional=True)
 
 
 @contextmanager
@@ -221,11 +199,8 @@ class _Descriptor:
 
 def _local_range(shard: str, offset: int, size: int) -> bytes:
     try:
-        file = _descriptor(shard)
-        data = os.pread(file.number, size, offset)
-        while len(data) < size and (
-            more := os.pread(file.number, size - len(data), offset + len(data))
-        ):
+        file, data = _descriptor(shard), b""
+        while more := os.pread(file.number, size - len(data), offset + len(data)):
             data += more
         return data
     except OSError as error:
@@ -250,25 +225,27 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _with_retries(url: str, ask: Callable[[], Any], optional: bool = False) -> Any:
-    """Return `ask()`, retried with a printed line; None if there is no object and it is `optional`.
+def _asked(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+    """Call a method of the file system of `url`, retried with a printed line.
 
-    Raises UserError in one line that names the remedy.
+    Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
     """
-    for wait_s in (*WAITS_S, None):
+    waits_s = list(WAITS_S)
+    while True:
         try:
-            return ask()
+            filesystem = _filesystem(url)
+            filesystem.invalidate_cache()
+            return getattr(filesystem, method)(url, *given, **options)
         except UserError:
             raise
         except Exception as error:  # botocore's errors have no common base with the others
             if optional and isinstance(error, FileNotFoundError):
                 return None
             said, again = _reason(url, error)
-            if not again or wait_s is None:
+            if not again or not waits_s:
                 raise UserError(f"{url}: {said}") from None  # it names all there is to know
-            print(f"{url}: {said}; trying again in {wait_s:g} s", file=sys.stderr, flush=True)
-            time.sleep(wait_s)
-    raise AssertionError("the last try returns or raises")
+            print(f"{url}: {said}; trying again in {waits_s[0]:g} s", file=sys.stderr, flush=True)
+            time.sleep(waits_s.pop(0))
 
 
 def _reason(url: str, error: Exception) -> tuple[str, bool]:
@@ -298,9 +275,7 @@ def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
     known = _AHEAD.pop((url, offset), None) or _cached(copy, offset, size, content)
     if known is not None and content_hash(known) == content:
         return known
-    data = _with_retries(
-        url, lambda: _filesystem(url).cat_file(url, start=offset, end=offset + size)
-    )
+    data = _asked(url, "cat_file", start=offset, end=offset + size)
     if content_hash(data) == content:
         CACHE.keep(copy, offset, data)
     return data
