@@ -24,17 +24,6 @@ from guie.data.datasets.declared import DATASETS, Download
 DOWNLOADS = {name: dataset.downloads for name, dataset in DATASETS.items() if dataset.downloads}
 
 
-def fetch_dataset(name: str, root: Path) -> Path:
-    """Download the files of data set `name` and unpack them into `root / name`. Raises UserError."""
-    folder = root / name
-    for download in DOWNLOADS[name]:
-        if download.name.endswith((".zip", ".tgz", ".tar.gz")):
-            unpack(fetch(download, root / download.name), folder)
-        else:
-            fetch(download, folder / download.name)
-    return folder
-
-
 def fetch(download: Download, path: Path) -> Path:
     """Download to `path`, which is renamed into place only when complete and its digest is correct.
 
@@ -73,7 +62,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, default=Path("input"), help="default: input")
     args = parser.parse_args(argv)
     for name in args.datasets:
-        print(f"{name}: {fetch_dataset(name, args.to)}")
+        folder = args.to / name
+        for download in DOWNLOADS[name]:
+            if download.name.endswith((".zip", ".tgz", ".tar.gz")):
+                unpack(fetch(download, args.to / download.name), folder)
+            else:
+                fetch(download, folder / download.name)
+        print(f"{name}: {folder}")
 
 
 if __name__ == "__main__":

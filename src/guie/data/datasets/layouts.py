@@ -159,10 +159,12 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
 
 
 def _filled(template: str, table: pd.DataFrame) -> pd.Series:
-    names = list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(template) if name))
-    rows = table[names].itertuples(index=False, name=None)
-    filled = [template.format(**dict(zip(names, row, strict=True))) for row in rows]
-    return pd.Series(filled, index=table.index, dtype=str)
+    filled = pd.Series("", index=table.index, dtype=str)
+    for literal, name, spec, _ in Formatter().parse(template):
+        filled += literal
+        if name:
+            filled += table[name].map(f"{{:{spec}}}".format) if spec else table[name].astype(str)
+    return filled
 
 
 def _rows(

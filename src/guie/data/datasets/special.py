@@ -54,15 +54,13 @@ def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
     if chosen not in present:
         markers = "any of " + ", ".join(CARS.values()) if chosen == "auto" else CARS[chosen]
         raise UserError(f"{folder}: no {markers}; is this Cars-196?")
-    read = {"original": _original_cars, "devkit": _devkit_cars, "kaggle": _kaggle_cars}
-    parts = read[chosen](folder, files)
+    if chosen == "original":
+        parts = [_annotated_cars(folder / CARS["original"], "relative_im_path")]
+    else:
+        parts = {"devkit": _devkit_cars, "kaggle": _kaggle_cars}[chosen](folder, files)
     path, class_id = (pd.concat(part, ignore_index=True) for part in zip(*parts, strict=True))
     split = (class_id <= 98).map({True: "train", False: "test"})
     return Listing(listing(path, class_id.map("{:03d}".format), split))
-
-
-def _original_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
-    return [_annotated_cars(folder / CARS["original"], "relative_im_path")]
 
 
 def _devkit_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
