@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from PIL import Image
@@ -351,24 +351,24 @@ def read_sources(archive: Path, wanted: Iterable[str]) -> Iterator[tuple[str, by
 
     Raises UserError if it is damaged or has a member outside its folder, too large, or a link for a file.
     """
-    from guie.data.archives import Limits, damage_as_user_error, fault_of_member, members_of
+    from guie.data.archives import damage_as_user_error, fault_of_member, members_of
 
-    limits = Limits(member_bytes=MEMBER_BYTES)
     inner: dict[str, list[str]] = {}  # path of an archive in the archive -> names in it
     for source in wanted:
         path, _, name = source.partition("!")
         inner.setdefault(path, []).extend([name] if name else [])
     with damage_as_user_error(archive):
         for member, open_member in members_of(archive):
-            path = "/".join(member.path.parts[1:])  # without <repository>-<commit>/
-            fault = fault_of_member(member, limits)
-            if path in inner and member.kind != "file":
-                fault = f"a {member.kind}, not a file"
+            path = "/".join(PurePosixPath(member.name).parts[1:])  # without <repository>-<commit>/
+            fault = fault_of_member(member, MEMBER_BYTES)
+            opened = open_member() if path in inner and member.isreg() else None
+            if path in inner and opened is None:
+                fault = "not a regular file"
             if fault:
                 raise UserError(f"{archive}: not read: {member.name!r}: {fault}")
-            if path not in inner:
+            if opened is None:
                 continue
-            with open_member() as file:
+            with opened as file:
                 content = file.read(MEMBER_BYTES)
             if not inner[path]:
                 yield path, content

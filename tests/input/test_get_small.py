@@ -256,7 +256,7 @@ def test_a_link_in_place_of_an_image(mirror: Path) -> None:
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(mirror / f"{stem}.zip", "w") as archive:
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(UserError, match="12.jpg': a symlink, not a file"):
+    with pytest.raises(UserError, match="12.jpg': not a regular file"):
         build(mirror, "--only", "leaves")
 
 

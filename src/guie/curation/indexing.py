@@ -21,7 +21,7 @@ import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +30,8 @@ import pandas as pd
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
 from guie.data.archives import (
-    Limits,
     damage_as_user_error,
-    fault_of_all,
     fault_of_member,
-    of_tar,
     refuse_cut_short,
 )
 from guie.data.images import check_bytes
@@ -238,20 +235,24 @@ def _members(
     images: dict[str, dict[str, Any]] = {}
     sidecars: dict[str, bytes] = {}
     skipped: dict[str, str] = {}
-    members, limits = [], Limits()
+    names = set[str]()
     with damage_as_user_error(tar), _opened(tar) as file:
         for entry in file:
-            member = of_tar(entry)
-            if fault := fault_of_member(member, limits):
-                raise UserError(f"{tar}: {member.name!r}: {fault}")
-            if member.kind == "folder":
+            if fault := fault_of_member(entry):
+                raise UserError(f"{tar}: {entry.name!r}: {fault}")
+            if entry.isdir():
                 continue
-            name, suffix = str(member.path), member.path.suffix.lower()
-            content = file.extractfile(entry) if member.kind == "file" else None
-            if content is None:
-                skipped[name] = f"{member.kind}, which is not followed"
+            path = PurePosixPath(entry.name)
+            name, suffix = str(path), path.suffix.lower()
+            if entry.issym() or entry.islnk():
+                kind = "symlink" if entry.issym() else "hardlink"
+                skipped[name] = f"{kind}, which is not followed"
                 continue
-            members.append(member)
+            if name in names:
+                raise UserError(f"{tar}: {entry.name!r}: occurs twice in the archive")
+            names.add(name)
+            content = file.extractfile(entry)
+            assert content is not None  # of a regular file
             if reason := "sparse file" if entry.issparse() else why_foreign(name):
                 skipped[name] = reason
             elif suffix in SIDECARS:
@@ -269,8 +270,6 @@ def _members(
                     "reason": _why_not(data),
                 }
         refuse_cut_short(file)
-    if fault := fault_of_all(members):
-        raise UserError(f"{tar}: {fault}")
     return images, sidecars, skipped
 
 

@@ -1,4 +1,4 @@
-"""Unpack data set archives safely: inspect every member first, then unpack all of them or none."""
+"""Unpack data set archives safely: check every member before it is written, keep all of them or none."""
 
 from __future__ import annotations
 
@@ -13,145 +13,51 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
-from guie.data.names import form
+from guie.data.names import alike
 
-Kind = Literal["file", "folder", "symlink", "hardlink", "special"]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An entry of a zip or tar archive."""
-
-    name: str
-    kind: Kind
-    size_bytes: int
-    link: str = ""
-    encrypted: bool = False
-
-    @property
-    def path(self) -> PurePosixPath:
-        """Return the name without `./` and `//`."""
-        return PurePosixPath(self.name)
+# Limits of an archive. Public image data sets stay well below them. Images hardly compress and annotations
+# compress about 10 times, but a decompression bomb 1,000 times.
+MAX_MEMBERS, MAX_MEMBER_BYTES, MAX_TOTAL_BYTES = 20_000_000, 16 * 2**30, 4 * 2**40
+MAX_RATIO = 100.0  # unpacked bytes / archive bytes
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Upper limits on the contents of an archive.
-
-    Public image data sets stay well below them. Images hardly compress and annotations compress
-    about 10 times, but a decompression bomb 1,000 times.
-    """
-
-    members: int = 20_000_000
-    member_bytes: int = 16 * 2**30
-    total_bytes: int = 4 * 2**40
-    ratio: float = 100.0  # unpacked bytes / archive bytes
-
-
-def fault_of_sizes(count: int, total_bytes: int, archive_bytes: int, limits: Limits) -> str | None:
-    """Return which limit the totals exceed, or None."""
-    if count > limits.members:
-        return f"more than {limits.members:,} members"
-    if total_bytes > limits.total_bytes:
-        return f"{total_bytes:,} bytes unpacked, more than {limits.total_bytes:,}"
-    if total_bytes > limits.ratio * archive_bytes:
-        return f"{archive_bytes:,} bytes unpack to {total_bytes:,}, a ratio above {limits.ratio:g}"
-    return None
-
-
-def fault_of_member(member: Member, limits: Limits) -> str | None:
+def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) -> str | None:
     """Return why this member alone must not be unpacked, or None."""
-    fault = fault_of_name(member.name)
-    if fault:
+    if fault := fault_of_name(member.name):
         return fault
-    if member.encrypted:
-        return "encrypted; unpack the archive by hand"
-    if member.kind == "special":
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "a special file such as a device or a pipe"
-    if member.size_bytes > limits.member_bytes:
-        return f"{member.size_bytes:,} bytes, more than {limits.member_bytes:,}"
-    if member.kind != "folder" and not member.path.parts:
-        return "no name"
-    return None
-
-
-def fault_of_all(members: Sequence[Member]) -> str | None:
-    """Return why the members conflict with each other, or None."""
-    kinds: dict[PurePosixPath, str] = {}
-    for member in members:
-        known = kinds.get(member.path)
-        if known and not known == member.kind == "folder":
-            return f"{member.name!r}: occurs twice in the archive"
-        if member.kind == "hardlink" and kinds.get(PurePosixPath(member.link)) != "file":
-            return f"{member.name!r}: a hard link to {member.link!r}, which is no earlier file"
-        kinds[member.path] = member.kind
-    for member in members:
-        for parent in member.path.parents:
-            if kinds.get(parent, "folder") != "folder":
-                return f"{member.name!r}: is inside {str(parent)!r}, which is not a folder"
-        if member.kind == "symlink" and _leaves(member, kinds):
-            return f"{member.name!r}: a link that leaves the folder, to {member.link!r}"
-    return None
-
-
-def alike_names(members: Sequence[Member]) -> list[str]:
-    """Return names that are one file on a disk that ignores case or Unicode form (macOS, Windows)."""
-    paths = {str(member.path) for member in members}
-    counts = Counter(map(form, paths))
-    return sorted(
-        (path for path in paths if counts[form(path)] > 1), key=lambda path: (form(path), path)
-    )
+    if member.size > max_bytes:
+        return f"{member.size:,} bytes, more than {max_bytes:,}"
+    return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
 
 
 def fault_of_name(name: str) -> str | None:
     """Return why a member's name must not become a path below a folder, or None."""
     if "\\" in name or "\0" in name:
         return "a name with a backslash or a NUL"
-    if _absolute(name):
+    if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
         return "an absolute path"
     return "leaves the folder" if ".." in name.split("/") else None
 
 
-def _absolute(name: str) -> bool:
-    return name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":")
-
-
-def _leaves(symlink: Member, kinds: dict[PurePosixPath, str]) -> bool:
-    """Return whether the link leads out of the folder, or through another link.
-
-    Behind another link, `..` may lead anywhere.
-    """
-    if not symlink.link or _absolute(symlink.link) or "\\" in symlink.link:
-        return True
-    here = symlink.path.parent
-    for part in symlink.link.split("/"):
-        if kinds.get(here, "folder") != "folder":
-            return True
-        if part == ".." and not here.parts:
-            return True
-        here = here.parent if part == ".." else here / part
-    return False
-
-
 MAX_LINK_BYTES = 4096
 # By the file type in a zip entry; 0: no type is given.
-KINDS: dict[int, Kind] = {
-    0: "file",
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "folder",
-    stat.S_IFLNK: "symlink",
+TYPES = {
+    0: tarfile.REGTYPE,
+    stat.S_IFREG: tarfile.REGTYPE,
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
 }
 DRAIN_BYTES = 2**20
 UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
@@ -164,7 +70,7 @@ DAMAGED = (
 
 def members_of(
     archive: Path, encoding: str | None = None
-) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]]:
+) -> Iterator[tuple[tarfile.TarInfo, Callable[[], IO[bytes] | None]]]:
     """Yield (member, function that opens it) in the archive's order; a tar is read as a stream.
 
     Args:
@@ -182,7 +88,7 @@ def members_of(
         )
     with tarfile.open(archive) as tar:
         for entry in tar:
-            yield of_tar(entry), partial(_content, tar, entry)
+            yield entry, partial(tar.extractfile, entry)
         refuse_cut_short(tar)
         # The checksum is only compared at the end of the stream
         while tar.fileobj.read(DRAIN_BYTES):
@@ -263,31 +169,17 @@ def _unicode_path(extra: bytes, raw: bytes) -> str | None:
     return None
 
 
-def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Member:
-    kind = KINDS.get(stat.S_IFMT(info.external_attr >> 16), "special")
-    encrypted = bool(info.flag_bits & 1)
-    if info.is_dir():
-        kind = "folder"
-    link = ""
-    if kind == "symlink" and not encrypted and info.file_size <= MAX_LINK_BYTES:
-        link = file.read(info).decode("utf-8", "surrogateescape")
-    return Member(name, kind, info.file_size, link, encrypted)
-
-
-def of_tar(info: tarfile.TarInfo) -> Member:
-    """Return a tar's member."""
-    if info.issym():
-        return Member(info.name, "symlink", 0, info.linkname)
-    if info.islnk():
-        return Member(info.name, "hardlink", 0, info.linkname)
-    kind: Kind = "file" if info.isreg() else "folder" if info.isdir() else "special"
-    return Member(info.name, kind, info.size)
-
-
-def _content(file: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    content = file.extractfile(info)
-    assert content is not None  # None only for folders and special files, which are not read
-    return content
+def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> tarfile.TarInfo:
+    """Return a zip's entry as a member of a tar. Raises UserError if it is encrypted."""
+    if info.flag_bits & 1:
+        raise UserError(f"{file.filename}: {name!r}: encrypted; unpack the archive by hand")
+    member = tarfile.TarInfo(name)
+    member.size = info.file_size
+    kind = TYPES.get(stat.S_IFMT(info.external_attr >> 16), tarfile.FIFOTYPE)
+    member.type = tarfile.DIRTYPE if info.is_dir() else kind
+    if member.issym() and info.file_size <= MAX_LINK_BYTES:
+        member.linkname = file.read(info).decode("utf-8", "surrogateescape")
+    return member
 
 
 SUFFIXES = (
@@ -312,12 +204,7 @@ def unpacked(path: str | Path, encoding: str | None = None) -> Path:
     return unpack(path, folder, encoding=encoding)
 
 
-def unpack(
-    archive: str | Path,
-    folder: str | Path,
-    limits: Limits | None = None,
-    encoding: str | None = None,
-) -> Path:
+def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None) -> Path:
     """Unpack a zip or tar into `folder` and return it; do nothing if that was done before.
 
     The folder is renamed into place only when complete, so an interrupted unpacking starts over.
@@ -333,66 +220,26 @@ def unpack(
         return folder
     if why := why_unreadable(archive, "archive"):
         raise UserError(f"{why}, and no folder {folder} unpacked from it")
-    members = _inspected(archive, limits or Limits(), encoding)
-    _check_space(archive, folder, members)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(archive):
         if not folder.exists():  # otherwise another process has unpacked it meanwhile
-            _publish(archive, folder, members, encoding)
+            _publish(archive, folder, encoding)
     return folder
 
 
-def _inspected(archive: Path, limits: Limits, encoding: str | None) -> list[Member]:
-    """Return all members after checking them. A bomb is rejected before it is fully read."""
-    archive_bytes, total_bytes = archive.stat().st_size, 0
-    members: list[Member] = []
-    with damage_as_user_error(archive):
-        for member, _ in tqdm(
-            members_of(archive, encoding), f"inspect {archive.name}", disable=None
-        ):
-            members.append(member)
-            total_bytes += member.size_bytes
-            fault = fault_of_member(member, limits)
-            if fault:
-                raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
-            fault = fault_of_sizes(len(members), total_bytes, archive_bytes, limits)
-            if fault:
-                raise UserError(f"{archive}: not unpacked: {fault}")
-    fault = fault_of_all(members)
-    if fault:
-        raise UserError(f"{archive}: not unpacked: {fault}")
-    alike = alike_names(members)
-    if alike:
-        print(
-            f"{archive}: {len(alike)} names differ only in case, space or Unicode form, such as {alike[0]!r}"
-            f" and {alike[1]!r}: one file on a disk that ignores it",
-            file=sys.stderr,
-        )
-    return members
-
-
-def _check_space(archive: Path, folder: Path, members: list[Member]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    needed = sum(member.size_bytes + BLOCK_BYTES for member in members)
-    free = shutil.disk_usage(folder.parent).free
-    if needed > free:
-        raise UserError(
-            f"{archive}: unpacking needs {needed:,} bytes, the disk of {folder.parent} has"
-            f" {free:,} free; free some space"
-        )
-
-
-def _publish(archive: Path, folder: Path, members: list[Member], encoding: str | None) -> None:
+def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
     temporary = folder.with_name(f".{folder.name}.unpacking")
     content = temporary / "content"
     if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
         raise UserError(f"{temporary}: this program did not make it, and needs its name; rename it")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed unpacking has left
+    identity = _identity(archive, encoding)
     try:
-        write_json(
-            temporary / RECORD, _identity(archive, encoding)
-        )  # first: it marks the folder as ours
-        _fill(content, archive, members, encoding)
-        write_json(content / RECORD, _identity(archive, encoding))
+        write_json(temporary / RECORD, identity)  # first: it marks the folder as ours
+        _fill(content, archive, encoding)
+        if _identity(archive, encoding) != identity:
+            raise UserError(f"{archive}: changed while it was unpacked; try again")
+        write_json(content / RECORD, identity)
         os.sync()  # a power cut must not leave a whole folder of empty files
         content.rename(folder)
     except OSError as error:
@@ -419,33 +266,70 @@ def _alone(archive: Path) -> Iterator[None]:
         yield
 
 
-def _fill(folder: Path, archive: Path, members: list[Member], encoding: str | None) -> None:
-    """Write the members into a new folder. Raises UserError if the archive changes meanwhile."""
+def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
+    """Write the members into a new folder. Raises UserError at the first that must not be written."""
     folder.mkdir()
-    total_bytes = sum(member.size_bytes for member in members)
+    folder = folder.resolve()
+    archive_bytes, free_bytes = archive.stat().st_size, shutil.disk_usage(folder).free
+    total_bytes, paths = 0, list[str]()
     title = f"unpack {archive.name}"
-    bar = tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, disable=None)
+    bar = tqdm(desc=title, unit="B", unit_scale=True, disable=None)
     with bar, damage_as_user_error(archive):
-        for expected, (member, read) in zip(members, members_of(archive, encoding), strict=True):
-            if member != expected:
-                raise UserError(f"{archive}: changed while it was unpacked; try again")
-            _write(member, read, folder)
-            bar.update(member.size_bytes)
+        for member, read in members_of(archive, encoding):
+            total_bytes += member.size
+            paths.append(str(PurePosixPath(member.name)))
+            if (needed := max(archive_bytes, total_bytes + len(paths) * BLOCK_BYTES)) > free_bytes:
+                raise UserError(
+                    f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
+                    f" {folder.parents[1]} has {free_bytes:,} free; free some space"
+                )
+            fault = fault_of_member(member, MAX_MEMBER_BYTES)
+            if len(paths) > MAX_MEMBERS:
+                fault = f"more than {MAX_MEMBERS:,} members"
+            elif total_bytes > MAX_TOTAL_BYTES:
+                fault = f"{total_bytes:,} bytes unpacked, more than {MAX_TOTAL_BYTES:,}"
+            elif total_bytes > MAX_RATIO * archive_bytes:
+                sizes = f"{archive_bytes:,} bytes unpack to {total_bytes:,}"
+                fault = f"{sizes}, a ratio above {MAX_RATIO:g}"
+            if fault := fault or _write(member, read, folder):
+                raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
+            bar.update(member.size)
+    if pairs := list(alike(paths)):
+        print(
+            f"{archive}: {len(pairs)} names differ from another only in case, space or Unicode form, such as"
+            f" {pairs[0][0]!r} and {pairs[0][1]!r}: one file on a disk that ignores it",
+            file=sys.stderr,
+        )
 
 
-def _write(member: Member, read: Callable[[], IO[bytes]], folder: Path) -> None:
-    path = folder / member.path
-    if member.kind == "folder":
-        path.mkdir(parents=True, exist_ok=True)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if member.kind == "symlink":
-        path.symlink_to(member.link)
-    elif member.kind == "hardlink":
-        path.hardlink_to(folder / member.link)
-    else:
-        with read() as source, path.open("xb") as target:
-            shutil.copyfileobj(source, target, COPY_BYTES)
+def _write(
+    member: tarfile.TarInfo, read: Callable[[], IO[bytes] | None], folder: Path
+) -> str | None:
+    """Write a member below a folder, a real path, or return why it must not be written."""
+    path = folder / member.name
+    if path.parent.resolve() != path.parent:
+        return "is inside a link"
+    try:
+        link = tarfile.data_filter(member, str(folder)).linkname
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if member.issym():
+            path.symlink_to(link)
+        elif member.islnk():
+            file = folder / link
+            if file.resolve() != file or not file.is_file():
+                return f"a hard link to {link!r}, which is no earlier file"
+            path.hardlink_to(file)
+        elif source := read():
+            with source, path.open("xb") as target:
+                shutil.copyfileobj(source, target, COPY_BYTES)
+    except (tarfile.FilterError, FileNotFoundError):  # the latter of an empty link
+        return f"a link that leaves the folder, to {member.linkname!r}"
+    except (FileExistsError, NotADirectoryError):
+        return "occurs twice in the archive, or is inside a file"
+    return None
 
 
 def _identity(archive: Path, encoding: str | None) -> dict[str, Any]:

@@ -234,7 +234,9 @@ class TrainDataset(Dataset):
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)
-        return self.preprocess.padded(_planes(view_HWC)[None])[0], size
+        planes_CHW = np.empty((3, *view_HWC.shape[:2]), np.uint8)
+        cv2.split(view_HWC, list(planes_CHW))  # ten times as fast as a strided copy
+        return self.preprocess.padded(torch.from_numpy(planes_CHW)[None])[0], size
 
     def _blended(self, view_CHW: Tensor, seed: int) -> Tensor:
         """Return the view, or its blend with a view of any row: see `AugmentConfig.mixup`."""
@@ -322,13 +324,6 @@ def as_batch(image_HWC: np.ndarray) -> Tensor:
     if not image_HWC.flags.writeable:  # torch warns about Pillow's read-only buffer
         image_HWC = image_HWC.copy()
     return torch.from_numpy(image_HWC).permute(2, 0, 1)[None]
-
-
-def _planes(image_HWC: np.ndarray) -> Tensor:
-    """Return a uint8 image (H, W, 3) as (3, H, W), contiguous in memory."""
-    planes_CHW = np.empty((3, *image_HWC.shape[:2]), np.uint8)
-    cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a strided copy
-    return torch.from_numpy(planes_CHW)
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:

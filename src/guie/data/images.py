@@ -85,8 +85,7 @@ def open_as_seen(path: str | Path) -> Image.Image:
 
 def picture_of(data: bytes, decode: Decode = "seen") -> Image.Image:
     """Decode bytes received from others, in a format of FOREIGN. Raises UserError."""
-    convert = _as_seen if decode == "seen" else _as_host
-    return _decode(io.BytesIO(data), convert, "the picture", FOREIGN)
+    return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", FOREIGN)
 
 
 def open_part(
@@ -278,7 +277,7 @@ def _part(
     enough: Callable[[int, int], bool],
     decode: Decode,
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    convert = _as_seen if decode == "seen" else _as_host
+    convert = CONVERTERS[decode]
     if image.format not in JPEGS:
         whole = np.array(convert(image))
         height, width = whole.shape[:2]
@@ -323,9 +322,14 @@ def _as_seen(image: Image.Image) -> Image.Image:
         image.draft(None, (image.width // 2, image.height // 2))
     image.load()  # raises on damaged pixels, which later steps may tolerate
     about[DIFFERS] = _difference(image)
-    image = _turned(image)
+    with suppress(Exception):  # the EXIF block is corrupt, but the image is fine
+        ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or image.mode == "I":
-        image = _from_16_bit(image)
+        pixels = np.asarray(image)
+        if pixels.min() < 0 or pixels.max() > 65_535:
+            raise ValueError("32-bit integer pixels have no agreed range; save as 8 or 16 bit")
+        # `convert` would clip everything above 255 to white
+        image = Image.fromarray((pixels >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise ValueError("32-bit float pixels have no agreed range; save as 8 or 16 bit")
     if image.has_transparency_data:
@@ -343,6 +347,9 @@ def _as_host(image: Image.Image) -> Image.Image:
     host = image.convert("RGB")
     host.info[DIFFERS] = differs
     return host
+
+
+CONVERTERS = {"seen": _as_seen, "host": _as_host}
 
 
 def _difference(image: Image.Image) -> str:
@@ -363,23 +370,9 @@ def _seen_size(image: Image.Image) -> tuple[int, int]:
     return image.size[::-1] if turned else image.size
 
 
-def _from_16_bit(image: Image.Image) -> Image.Image:
-    """Scale 16 bit to 8; `convert` would clip everything above 255 to white."""
-    pixels = np.asarray(image)
-    if pixels.min() < 0 or pixels.max() > 65_535:
-        raise ValueError("32-bit integer pixels have no agreed range; save as 8 or 16 bit")
-    return Image.fromarray((pixels >> 8).astype(np.uint8))
-
-
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8; from 5 on width and height are swapped."""
-    with suppress(Exception):  # as in `_turned`
+    with suppress(Exception):  # as in `_as_seen`
         found: Any = image.getexif().get(ExifTags.Base.Orientation)
         return found if found in range(1, 9) else 1
     return 1
-
-
-def _turned(image: Image.Image) -> Image.Image:
-    with suppress(Exception):  # the EXIF block is corrupt, but the image is fine
-        ImageOps.exif_transpose(image, in_place=True)
-    return image

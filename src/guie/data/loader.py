@@ -133,18 +133,15 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
         # An exception raised in a worker arrives as "Caught ..." and is a bug in the code.
         if not loader.num_workers or str(error).startswith("Caught "):
             raise
+        said = f"{type(error).__name__} {error}".strip().partition("\n")[0]
         raise UserError(
             "a process that loads images died, perhaps killed because memory ran out;"
-            f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
+            f" use fewer workers, and run again (train.py: with --resume); {said}"
         ) from error
     if fault:
         # Ends the workers; kept alive by a traceback, they would wait for their time-out
         del batches
         raise fault
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip().splitlines()[0]
 
 
 class _FaultsAsValues(Dataset):

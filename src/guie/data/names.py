@@ -38,16 +38,7 @@ SYSTEM = frozenset(
 )
 # Photo tools write these next to the images of a folder. Elsewhere they may be classes.
 COPIES = frozenset(
-    (
-        "originals",
-        "previews",
-        "thumb",
-        "thumbnail",
-        "thumbnails",
-        "thumbs",
-        "_thumbs",
-        "_thumbnails",
-    )
+    "originals previews thumb thumbnail thumbnails thumbs _thumbs _thumbnails".split()
 )
 HEAD_BYTES = 64
 SIGNATURES = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from guie.base.errors import UserError
-from guie.data.archives import Limits, unpack
+from guie.data.archives import unpack
 
 FILES = {"cat/1.jpg": b"one" * 50, "cat/2.jpg": os.urandom(3000), "dog/deep/3.jpg": b""}
 
@@ -54,11 +54,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files if p.name[0] != "."}
 
 
-def refusal(archive: Path, limits: Limits | None = None) -> str:
+def refusal(archive: Path) -> str:
     """What `unpack` says; it must leave nothing."""
     before = sorted(archive.parent.iterdir())
     with pytest.raises(UserError) as caught:
-        unpack(archive, archive.parent / "out", limits)
+        unpack(archive, archive.parent / "out")
     assert sorted(archive.parent.iterdir()) == before
     said = str(caught.value)
     assert said.startswith(f"{archive}: ") and "\n" not in said

@@ -80,7 +80,7 @@ def test_too_little_space_is_told_before(tmp_path: Path, monkeypatch) -> None:
     path = make_zip(tmp_path / "a.zip", ("cat/1.jpg", os.urandom(9000)))
     free = type("Usage", (), {"free": 9000 + 4095})
     monkeypatch.setattr("guie.data.archives.shutil.disk_usage", lambda folder: free)
-    assert "unpacking needs 13,096 bytes" in refusal(path)
+    assert "unpacking needs at least 13,096 bytes" in refusal(path)
 
 
 def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:

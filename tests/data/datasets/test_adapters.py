@@ -173,7 +173,7 @@ def test_a_dataset_of_several_domains_keeps_its_own(built):
             "unknown option 'test_vehicle'; it has: test_vehicles",
         ),
         ("vehicleid", {"test_vehicles": 900}, "900: allowed are 2400, 1600, 800"),
-        ("food2k", {"seed": "0"}, "food2k: seed: '0' is no int; the default is 0"),
+        ("food2k", {"seed": "0"}, "food2k: seed: '0': must be int; the default is 0"),
         ("cars196", {"release": "new"}, "'new': allowed are auto, original, devkit, kaggle"),
         ("uned", {"subsets": ["birds"]}, "uned: no subset birds; it has: food2k, cars"),
     ],

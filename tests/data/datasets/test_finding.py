@@ -96,7 +96,7 @@ def test_the_readme_names_every_dataset_with_its_page():
         assert f"({dataset.homepage})" in rows[name]
         assert dataset.domain in rows[name] or dataset.domain == "several"
         for count in dataset.expected:
-            if count.certain and count.where is None and count.domain is None:
+            if count.certain and not count.where and count.domain is None:
                 assert f"{count.least:,}" in rows[name] or count.unit == "classes" or name == "met"
         for option in dataset.options:
             assert any(f"`{name}`" in line and f"`{option}`" in line for line in lines), option

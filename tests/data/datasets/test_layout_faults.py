@@ -19,14 +19,24 @@ INSHOP, GLD = "inshop/Eval/list_eval_partition.txt", "gldv2/metadata/retrieval_s
     ("name", "file", "old", "new", "fault"),
     [
         ("inshop", INSHOP, "query", "probe", "partition.txt:5: evaluation_status 'probe'; allowed"),
-        ("inshop", INSHOP, "query", "", "partition.txt:5: expected 3 columns: path, item, status"),
+        (
+            "inshop",
+            INSHOP,
+            "query",
+            "",
+            "partition.txt:5: expected 3 columns: path, item, evaluation_status",
+        ),
         (
             *("gldv2", GLD, "a000000000000003", "f000000000000003"),
             "query b000000000000001: image f000000000000003 is not in",
         ),
         (
             *("m4d35k", "m4d-35k/m4d-35k_train.csv", "deepfashion/", "food-101/"),
-            "m4d-35k_train.csv:4: 'food-101/.* starts with none of",
+            "m4d-35k_train.csv:4: set 'food-101'; allowed are products-10k",
+        ),
+        (
+            *("inat2018", "inat2018/Inat_dataset_splits/Inaturalist_test_set1.txt", "/", "-"),
+            "Inaturalist_test_set1.txt:1: path '.*' is not of the form",
         ),
         (
             *("cub", "CUB_200_2011/image_class_labels.txt", "2 1\n", "2 one\n"),

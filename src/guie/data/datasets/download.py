@@ -13,87 +13,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from guie.base.errors import UserError, run
 from guie.base.files import replacing
 from guie.base.network import stream
 from guie.data.archives import unpack
+from guie.data.datasets.declared import DATASETS, Download
 
-
-@dataclass(frozen=True)
-class Download:
-    """A file and its digest, `<algorithm>:<hex>`."""
-
-    url: str
-    digest: str
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return self.url.rpartition("/")[2]
-
-    @property
-    def is_archive(self) -> bool:
-        """Whether to unpack the file after the download."""
-        return self.name.endswith((".zip", ".tgz", ".tar.gz"))
-
-
-OXFORD = "https://www.robots.ox.ac.uk/~vgg/data"
-DOWNLOADS: dict[str, tuple[Download, ...]] = {
-    "cub": (
-        Download(
-            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-            "md5:97eceeb196236b17998738112f37df78",
-        ),
-    ),
-    "sop": (
-        Download(
-            "ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
-            "md5:7f73d41a2f44250d4779881525aea32e",
-        ),
-    ),
-    "flowers": (
-        Download(f"{OXFORD}/flowers/102/102flowers.tgz", "md5:52808999861908f626f3c1f4e79d11fa"),
-        Download(f"{OXFORD}/flowers/102/imagelabels.mat", "md5:e0620be6f572b9609742df49c70aed4d"),
-    ),
-    "aircraft": (
-        Download(
-            f"{OXFORD}/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz",
-            "md5:d4acdd33327262359767eeaa97a4f732",
-        ),
-    ),
-    "food101": (
-        Download(
-            "http://data.vision.ee.ethz.ch/cvl/food-101.tar.gz",
-            "md5:85eeb15f3717b99a5da872d97d918f87",
-        ),
-    ),
-    "rp2k": (
-        Download(
-            "https://blob-nips2020-rp2k-dataset.obs.cn-east-3.myhuaweicloud.com/rp2k_dataset.zip",
-            "sha256:4c32449993e720285865405c3b46d2958cb36f33a9d7db6c3d70bde49d580205",
-        ),
-    ),
-    "uned": (  # the lists; the images come from the eight datasets
-        Download(
-            "https://cmp.felk.cvut.cz/univ_emb/info_files.zip",
-            "sha256:6d3661d53e9a93e0492eefb6850cf97f5cd70f293bd76e59c014f610ff72c021",
-        ),
-    ),
-}
-
-
-def fetch_dataset(name: str, root: Path) -> Path:
-    """Download the files of data set `name` and unpack them into `root / name`. Raises UserError."""
-    folder = root / name
-    for download in DOWNLOADS[name]:
-        if download.is_archive:
-            unpack(fetch(download, root / download.name), folder)
-        else:
-            fetch(download, folder / download.name)
-    return folder
+DOWNLOADS = {name: dataset.downloads for name, dataset in DATASETS.items() if dataset.downloads}
 
 
 def fetch(download: Download, path: Path) -> Path:
@@ -134,7 +62,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", type=Path, default=Path("input"), help="default: input")
     args = parser.parse_args(argv)
     for name in args.datasets:
-        print(f"{name}: {fetch_dataset(name, args.to)}")
+        folder = args.to / name
+        for download in DOWNLOADS[name]:
+            if download.name.endswith((".zip", ".tgz", ".tar.gz")):
+                unpack(fetch(download, args.to / download.name), folder)
+            else:
+                fetch(download, folder / download.name)
+        print(f"{name}: {folder}")
 
 
 if __name__ == "__main__":

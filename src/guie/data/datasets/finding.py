@@ -22,7 +22,10 @@ def find(dataset: Dataset, roots: Sequence[str | Path]) -> Path | None:
     A folder is a data set's if it has one of its names, ignoring case, and contains one of its marker
     files at most two folders deep.
     """
-    for present in (_folders(Path(root)) for root in roots):
+    for root in filter(os.path.isdir, roots):
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        present = {_bare(name): Path(root) / name for name in names}
         for name in dataset.folders:
             folder = present.get(_bare(name))
             if folder and (marked := _marked(dataset, folder)):
@@ -56,15 +59,6 @@ def listing(roots: Sequence[str | Path] | None = None) -> str:
     head = f"{found} of {len(lines)} datasets found in {', '.join(map(str, roots))}"
     rows = [f"{name:{name_width}}  {title:{title_width}}  {where}" for name, title, where in lines]
     return "\n".join([head, *rows])
-
-
-def _folders(root: Path) -> dict[str, Path]:
-    """Return the folders in `root` by name without case and punctuation."""
-    if not root.is_dir():
-        return {}
-    with os.scandir(root) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir())
-    return {_bare(name): root / name for name in names}
 
 
 def _marked(dataset: Dataset, folder: Path) -> Path | None:

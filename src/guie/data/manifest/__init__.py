@@ -11,19 +11,8 @@ Errors in a Parquet file name the row from 0, as in `table.iloc`. Values are not
 """
 
 from guie.data.manifest.checks import check, queries_without_positive
-from guie.data.manifest.reading import (
-    OPTIONAL,
-    REQUIRED,
-    DomainDeclaration,
-    Sidecar,
-)
-from guie.data.manifest.table import (
-    Manifest,
-    load_manifest,
-    rows_of_shard,
-    rows_where,
-    save_manifest,
-)
+from guie.data.manifest.reading import OPTIONAL, REQUIRED, DomainDeclaration, Sidecar
+from guie.data.manifest.table import Manifest, load_manifest, rows_where, save_manifest
 
 __all__ = [
     "OPTIONAL",
@@ -34,7 +23,6 @@ __all__ = [
     "check",
     "load_manifest",
     "queries_without_positive",
-    "rows_of_shard",
     "rows_where",
     "save_manifest",
 ]

@@ -103,16 +103,9 @@ def class_names(labels: pd.Series) -> set[str]:
     return {name for label in labels.unique() for name in label.split("|")}
 
 
-SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"
-# Other programs' file formats, by their first bytes.
-FOREIGN = {
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-    b"PK": "an Excel workbook or a zip archive",
-    b"\x1f\x8b": "compressed by gzip",
-    b"PAR1": "Parquet under another name",
-}
-DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+SAVE_AS = (
+    "save it as CSV in UTF-8, with commas between the columns and their names in the first line"
+)
 HEAD_BYTES = 65_536  # more than any header
 
 
@@ -179,43 +172,24 @@ def _read_parquet(path: Path) -> Rows:
 
 def _read_csv(path: Path) -> Rows:
     data = path.read_bytes()
-    columns = _header(path, data)
+    if not data.strip():
+        raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
+    if b"\0" in data[:HEAD_BYTES]:  # UTF-16, a workbook, an archive
+        raise UserError(f"{path}: is not text in UTF-8; {SAVE_AS}")
+    columns: list[str] = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
+    _refuse_columns(path, columns)
     table = _read_plain(data, columns)
     if table is None:
         return _read_by_line(data, columns)
     return Rows(table, np.arange(len(table)) + 2, "line", [])
 
 
-def _header(path: Path, data: bytes) -> list[str]:
-    """Return the column names. Raises UserError naming the file's format if it is no such CSV."""
-    if not data.strip():
-        raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
-    foreign = [what for start, what in FOREIGN.items() if data.startswith(start)]
-    if b"\0" in data[:HEAD_BYTES]:
-        foreign.append("UTF-16 text, or not text at all")
-    if foreign:
-        raise UserError(f"{path}: is {foreign[0]}; {SAVE_AS}")
-    columns: list[str] = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
-    for delimiter, name in DELIMITERS.items():
-        if len(columns) == 1 and set(columns[0].split(delimiter)) & set(REQUIRED):
-            raise UserError(f"{path}: has {name} between the columns; {SAVE_AS}")
-    if not set(columns) & set(REQUIRED):
-        raise UserError(
-            f"{path}: has no header; it begins with {_shortened(','.join(columns))};"
-            f" add a first line {','.join(REQUIRED)}"
-        )
-    _refuse_columns(path, columns)
-    return columns
-
-
 def _refuse_columns(path: Path, columns: list[str]) -> None:
-    missing = [c for c in REQUIRED if c not in columns]
-    if missing:
-        raise UserError(
-            f"{path}: missing columns {', '.join(missing)}; found {', '.join(map(str, columns))}"
-        )
-    twice = sorted({c for c in columns if columns.count(c) > 1})
-    if twice:
+    if missing := [c for c in REQUIRED if c not in columns]:
+        found = ", ".join(map(str, columns))
+        found = found if len(found) <= 200 else found[:199] + "…"
+        raise UserError(f"{path}: missing columns {', '.join(missing)}; found {found!r}; {SAVE_AS}")
+    if twice := sorted({c for c in columns if columns.count(c) > 1}):
         raise UserError(f"{path}: column {', '.join(twice)} occurs twice in the header")
 
 
@@ -257,16 +231,13 @@ def _read_by_line(data: bytes, columns: list[str]) -> Rows:
             rows.append(row)
             lines.append(line)
         else:
-            faults.append((line, _ragged(row, columns)))
+            remedy = "put quotes around a value that holds a comma"
+            if len(row) < len(columns):
+                remedy = "a column without a value still needs its comma"
+            found = f"{len(row)} columns where the header has {len(columns)}"
+            faults.append((line, f"{found}; {remedy}"))
     table = pd.DataFrame(rows, columns=columns, dtype=str)
     return Rows(table, np.array(lines, dtype=int), "line", faults)
-
-
-def _ragged(row: list[str], columns: list[str]) -> str:
-    found = f"{len(row)} columns where the header has {len(columns)}"
-    if len(row) > len(columns):
-        return f"{found}; put quotes around a value that holds a comma"
-    return f"{found}; a column without a value still needs its comma"
 
 
 def _not_utf8(data: bytes) -> list[Fault]:
@@ -292,7 +263,3 @@ def _reader(data: bytes) -> Any:  # the csv module names no type
 
 def _is_blank(row: list[str]) -> bool:
     return not row or (len(row) == 1 and not row[0].strip())
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:59] + "…")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -163,7 +162,14 @@ def _checked(path: Path, sidecar: Sidecar, is_copy: bool = False) -> tuple[pd.Da
     table = rows.table
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
-    return table, list(_noted(path, rows))
+    unusual = []
+    for found in notes(rows.table):
+        unusual += [
+            f"{_at(path, rows.places[row], rows)}: warning: {what}" for row, what in found[:NOTED]
+        ]
+        if len(found) > NOTED:
+            unusual.append(f"{path}: warning: and {len(found) - NOTED:,} more rows like the last")
+    return table, unusual
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
@@ -173,14 +179,6 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _noted(path: Path, rows: Rows) -> Iterator[str]:
-    for found in notes(rows.table):
-        for row, what in found[:NOTED]:
-            yield f"{_at(path, rows.places[row], rows)}: warning: {what}"
-        if len(found) > NOTED:
-            yield f"{path}: warning: and {len(found) - NOTED:,} more rows like the last"
 
 
 def _at(path: Path, place: int, rows: Rows) -> str:
@@ -197,12 +195,3 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
         else:
             table[order].to_csv(temporary, index=False, lineterminator="\n")
     write_sidecar(path, sidecar or Sidecar())
-
-
-def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int = 1) -> pd.DataFrame:
-    """Return the rows of part N of M, in whole batches, so that embeddings have the bits of one job."""
-    paths = table["image_path"].drop_duplicates()
-    number, shards = shard
-    batches = math.ceil(len(paths) / batch_size)
-    first, last = (part * batches // shards * batch_size for part in (number, number + 1))
-    return table[table["image_path"].isin(paths.iloc[first:last])].reset_index(drop=True)

@@ -11,6 +11,4 @@ command takes it in place of a manifest, and finds an image by its address: `sha
 | `storage` | byte ranges of a local file or an object, with retries and a bounded cache |
 | `opening` | the bytes and the state of an image by its address; `guie.data.images` calls it |
 | `claiming` | one process a folder, and what it keeps there until the index is written |
-| `packing` | write shards and index from a manifest (`curate.py --shards`) |
-| `indexing` | write the index of existing WebDataset tars (`curate.py --index-shards`) |
 """

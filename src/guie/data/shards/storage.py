@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -126,30 +126,19 @@ def _fetched(ranges: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str,
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
-    url = url_of(folder)
-    if url is None:
-        with ThreadPoolExecutor(STAT_THREADS) as pool:  # a network disk takes milliseconds for each
-            sizes = pool.map(lambda name: _local_size(os.path.join(folder, name)), shards)
-            return {
-                name: size for name, size in zip(shards, sizes, strict=True) if size is not None
-            }
+    if url := url_of(folder):
+        entries = _asked(url, "ls", detail=True)
+        found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
+        return {name: int(found[name]) for name in shards if found.get(name)}
 
-    def listed() -> list[dict[str, Any]]:
-        filesystem = _filesystem(url)
-        filesystem.invalidate_cache()
-        return filesystem.ls(url, detail=True)
-
-    found = {
-        entry["name"].rpartition("/")[2]: entry["size"] for entry in _with_retries(url, listed)
-    }
-    return {name: int(found[name]) for name in shards if found.get(name)}
-
-
-def _local_size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
+    def size(name: str) -> int | None:
+        with suppress(OSError):
+            return os.stat(os.path.join(folder, name)).st_size
         return None
+
+    with ThreadPoolExecutor(STAT_THREADS) as pool:  # a network disk takes milliseconds for each
+        sizes = zip(shards, pool.map(size, shards), strict=True)
+        return {name: size for name, size in sizes if size is not None}
 
 
 def version_of(url: str, optional: bool = False) -> str:
@@ -157,13 +146,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
     It is empty if there is no object and it is `optional`. Raises UserError.
     """
-
-    def about() -> dict[str, Any]:
-        filesystem = _filesystem(url)
-        filesystem.invalidate_cache()
-        return filesystem.info(url)
-
-    found = _with_retries(url, about, optional)
+    found = _asked(url, "info", optional=optional)
     return _version(found) if found else ""
 
 
@@ -177,14 +160,8 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
 
     None if there is no such folder. Raises UserError.
     """
-
-    def ask() -> dict[str, dict[str, Any]]:
-        filesystem = _filesystem(folder)
-        filesystem.invalidate_cache()
-        return filesystem.find(folder, detail=True)
-
     scheme = folder.partition(":")[0]
-    found = _with_retries(folder, ask, optional=True) or {}
+    found = _asked(folder, "find", optional=True, detail=True) or {}
     return {
         f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
         for name, about in found.items()
@@ -194,34 +171,29 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
 def read_object(url: str, size: int | None = None) -> bytes:
     """Return an object, or its first bytes, which are not cached. Raises UserError."""
     if size is not None:
-        return _with_retries(url, lambda: _filesystem(url).cat_file(url, start=0, end=size))
+        return _asked(url, "cat_file", start=0, end=size)
     return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
 
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _with_retries(url, lambda: _filesystem(url).cat_file(url), optional)
+    return _asked(url, "cat_file", optional=optional)
 
 
 def listed(folder: str) -> list[str]:
     """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
-
-    def ask() -> list[str]:
-        filesystem = _filesystem(folder)
-        filesystem.invalidate_cache()
-        return filesystem.ls(folder, detail=False)
-
-    return [name.rpartition("/")[2] for name in _with_retries(folder, ask, optional=True) or ()]
+    names = _asked(folder, "ls", optional=True, detail=False) or ()
+    return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _with_retries(url, lambda: _filesystem(url).pipe_file(url, content))
+    _asked(url, "pipe_file", content)
 
 
 def delete(url: str) -> None:
     """Delete an object, if it is there. Raises UserError."""
-    _with_retries(url, lambda: _filesystem(url).rm_file(url), optional=True)
+    _asked(url, "rm_file", optional=True)
 
 
 @contextmanager
@@ -249,7 +221,7 @@ def copied(path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="guie-") as folder:
         file = Path(folder) / path.name
-        _with_retries(url, lambda: _filesystem(url).get_file(url, str(file)))
+        _asked(url, "get_file", str(file))
         yield file
 
 
@@ -271,11 +243,8 @@ class _Descriptor:
 
 def _local_range(shard: str, offset: int, size: int) -> bytes:
     try:
-        file = _descriptor(shard)
-        data = os.pread(file.number, size, offset)
-        while len(data) < size and (
-            more := os.pread(file.number, size - len(data), offset + len(data))
-        ):
+        file, data = _descriptor(shard), b""
+        while more := os.pread(file.number, size - len(data), offset + len(data)):
             data += more
         return data
     except OSError as error:
@@ -300,25 +269,27 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _with_retries(url: str, ask: Callable[[], Any], optional: bool = False) -> Any:
-    """Return `ask()`, retried with a printed line; None if there is no object and it is `optional`.
+def _asked(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+    """Call a method of the file system of `url`, retried with a printed line.
 
-    Raises UserError in one line that names the remedy.
+    Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
     """
-    for wait_s in (*WAITS_S, None):
+    waits_s = list(WAITS_S)
+    while True:
         try:
-            return ask()
+            filesystem = _filesystem(url)
+            filesystem.invalidate_cache()
+            return getattr(filesystem, method)(url, *given, **options)
         except UserError:
             raise
         except Exception as error:  # botocore's errors have no common base with the others
             if optional and isinstance(error, FileNotFoundError):
                 return None
             said, again = _reason(url, error)
-            if not again or wait_s is None:
+            if not again or not waits_s:
                 raise UserError(f"{url}: {said}") from None  # it names all there is to know
-            print(f"{url}: {said}; trying again in {wait_s:g} s", file=sys.stderr, flush=True)
-            time.sleep(wait_s)
-    raise AssertionError("the last try returns or raises")
+            print(f"{url}: {said}; trying again in {waits_s[0]:g} s", file=sys.stderr, flush=True)
+            time.sleep(waits_s.pop(0))
 
 
 def _reason(url: str, error: Exception) -> tuple[str, bool]:
@@ -348,9 +319,7 @@ def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
     known = _AHEAD.pop((url, offset), None) or _cached(copy, offset, size, content)
     if known is not None and content_hash(known) == content:
         return known
-    data = _with_retries(
-        url, lambda: _filesystem(url).cat_file(url, start=offset, end=offset + size)
-    )
+    data = _asked(url, "cat_file", start=offset, end=offset + size)
     if content_hash(data) == content:
         CACHE.keep(copy, offset, data)
     return data
