@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,15 @@ class Remote:
     items: Sequence[Any] | np.ndarray
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of a list: its states and items, and the positions in it that are missing."""
+
+    states: States
+    items: Sequence[Any]
+    missing: np.ndarray
+
+
 class Worker:
     """An actor: computes a block, and adds it to the store itself."""
 
@@ -43,13 +51,13 @@ class Worker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute one block; return how many rows, or why it cannot be."""
-        states, missing, items = pickle.loads(row["block"])  # noqa: S301 - of the driver
+        block: Block = row["block"]
         try:
-            with Writer(self.store, states) as write:
-                self.of(items)([missing], write, "")
+            with Writer(self.store, block.states) as write:
+                self.of(block.items)([block.missing], write, "")
         except UserError as error:
             return {"rows": 0, "fault": str(error)}
-        return {"rows": len(missing), "fault": ""}
+        return {"rows": len(block.missing), "fault": ""}
 
 
 def fill_with_ray(
@@ -69,12 +77,11 @@ def fill_with_ray(
     optional_module("ray.data", "--engine ray", "ray")
     ends = [*starts[1:], len(states)]
 
-    def cut(positions: np.ndarray) -> dict[str, bytes]:
+    def cut(positions: np.ndarray) -> dict[str, Block]:
         block = bisect_right(starts, int(positions[0])) - 1
-        first, last = starts[block], ends[block]
-        whole = range(first, last)
+        whole = range(starts[block], ends[block])
         items = [remote.items[row] for row in whole]
-        return {"block": pickle.dumps((states.take(np.array(whole)), positions - first, items))}
+        return {"block": Block(states.take(np.array(whole)), items, positions - whole.start)}
 
     try:
         for name in ("ray", "ray.data"):  # a page of notes for each step
