@@ -40,8 +40,11 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("command", COMMANDS)
+# embed.py writes to the buckets that fsspec knows
+REFUSED = [(c, url) for c in COMMANDS for url in URLS if c != "embed" or url.startswith("hdfs")]
+
+
+@pytest.mark.parametrize(("command", "url"), REFUSED)
 def test_a_command_refuses_it(command: str, url: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").touch()
