@@ -39,7 +39,7 @@ CHECKED = {
 }
 COMPARED_WITH_RECORDS = {
     *("adapters", "best", "compositions", "default_rates", "distillation", "dreml", "few_shot"),
-    *("losses", "nested", "rates", "specialists_112", "students"),
+    *("losses", "nested", "rates", "specialists", "specialists_112", "students"),
 }
 
 
