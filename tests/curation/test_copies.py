@@ -294,6 +294,6 @@ def test_refusals_show_some_pairs_and_count_the_rest():
 
 def test_what_needs_features_needs_a_model():
     for block in ({"cap": "diverse"}, {"suggest_merges": 0.9}):
-        with pytest.raises(ValueError, match="set model"):
+        with pytest.raises(ValueError, match="needs (model|features; set model)"):
             CleaningConfig.model_validate(block)
         CleaningConfig.model_validate({**block, "model": "runs/demo"})

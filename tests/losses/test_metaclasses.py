@@ -107,7 +107,7 @@ def test_parts_of_an_embedding_count_alike(tmp_path) -> None:
         ({"task": {"metaclasses": {"count": 1}}}, "greater than or equal to 2"),
         (
             {"task": {"loss": {"classifier": "separate"}, "metaclasses": {"count": 4}}},
-            r"task\.loss\.classifier: .*a metaclass mixes domains",
+            r"task\.loss\.classifier: metaclasses mix domains",
         ),
     ],
 )

@@ -391,8 +391,11 @@ def test_memory_that_runs_out_halves_what_the_backbone_sees(
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"accumulate": 4, "batch_norm": "train"}, "accumulate 4 runs the backbone twice"),
-        ({"accumulate": 2, "batch_norm": {"layer4": "synced"}}, "accumulate 2 runs the backbone"),
+        ({"accumulate": 4, "batch_norm": "train"}, "train.batch_norm: .*set accumulate to 1"),
+        (
+            {"accumulate": 2, "batch_norm": {"layer4": "synced"}},
+            "train.batch_norm: .*set accumulate to 1",
+        ),
     ],
 )
 def test_batch_statistics_of_the_backbone_are_refused(setting: dict, said: str) -> None:
@@ -400,7 +403,7 @@ def test_batch_statistics_of_the_backbone_are_refused(setting: dict, said: str) 
     with pytest.raises(UserError, match=said):
         configured(task={"loss": {"name": "supcon"}}, train={**setting})
     halve = {"on_out_of_memory": "halve", "train": {"batch_norm": "train"}}
-    with pytest.raises(UserError, match="on_out_of_memory: halve runs the backbone twice"):
+    with pytest.raises(UserError, match="on_out_of_memory to stop"):
         configured(task={"loss": {"name": "supcon"}}, **halve)
 
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from guie.base.errors import UserError
 
@@ -72,19 +71,12 @@ def add_check_content(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument("--check-content", *names, action=_CheckContent, nargs=0, help=words)
 
 
-class _Engine(argparse.Action):
-    def __call__(
-        self, parser: object, namespace: object, value: Any, option: object = None
-    ) -> None:
-        os.environ[ENGINE] = value
-
-
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add `--engine`, which sets ENGINE for this process."""
+    """Add `--engine`; the main function sets ENGINE to it."""
     words = (
         "where rows are computed: here, or on a Ray cluster (RAY_ADDRESS; default: this machine)"
     )
-    parser.add_argument("--engine", choices=("local", "ray"), action=_Engine, help=words)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=words)
 
 
 def count(text: str) -> int:

@@ -119,7 +119,7 @@ def test_contradicted_spares_labels_that_could_not_be_guessed():
         ),
         ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "must be of the form domain/class"),
         ({"mode": "check", "max_images": 3}, "max_images: is for mode label"),
-        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "exactly one {}"),
+        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "one {} for the name"),
         ({"clip": {"model": "timm:x:y"}}, "should match pattern"),
     ],
 )

@@ -325,10 +325,8 @@ def test_companions_follow_those_of_an_index_that_stays(
     assert not read_companions(load_manifest(f"{stem}.parquet").path)
 
 
-def test_single_images_in_object_storage_are_refused(troubled: Troubled) -> None:
-    with pytest.raises(
-        UserError, match="^s3://bucket/a.jpg: images in object storage must be in shards"
-    ):
+def test_an_image_that_the_bucket_lacks_is_named(troubled: Troubled) -> None:
+    with pytest.raises(UserError, match="^s3://bucket/a.jpg: no such object"):
         open_as_seen(as_path("s3://bucket/a.jpg"))
 
 
