@@ -224,9 +224,8 @@ class ImageConfig(Config):
     fit: Fit = "squash"  # how an image becomes a square
     pad_color: PadColor = "white"  # around an image with fit: pad; 5th place: black
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
-    std: list[PositiveFloat] | None = Field(
-        None, min_length=3, max_length=3
-    )  # null: the backbone's
+    # null: the backbone's
+    std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
 
 
 class BranchesConfig(Config):
