@@ -49,15 +49,14 @@ class Worker:
     def __init__(self, store: Store, remote: Callable[[], Callable[[Sequence[Any]], Any]]):
         self.store, self.of = store, remote()
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Compute one block; return how many rows, or why it cannot be."""
-        block: Block = row["block"]
+    def add(self, block: Block) -> int | str:
+        """Compute and store one block; return how many rows, or why it cannot be."""
         try:
             with Writer(self.store, block.states) as write:
                 self.of(block.items)([block.missing], write, "")
         except UserError as error:
-            return {"rows": 0, "fault": str(error)}
-        return {"rows": len(block.missing), "fault": ""}
+            return str(error)
+        return len(block.missing)
 
 
 def fill_with_ray(
@@ -74,40 +73,41 @@ def fill_with_ray(
     written. What is computed stays.
     """
     ray = optional_module("ray", "--engine ray", "ray")
-    optional_module("ray.data", "--engine ray", "ray")
     ends = [*starts[1:], len(states)]
 
-    def cut(positions: np.ndarray) -> dict[str, Block]:
+    def cut(positions: np.ndarray) -> Block:
         block = bisect_right(starts, int(positions[0])) - 1
         whole = range(starts[block], ends[block])
         items = [remote.items[row] for row in whole]
-        return {"block": Block(states.take(np.array(whole)), items, positions - whole.start)}
+        return Block(states.take(np.array(whole)), items, positions - whole.start)
 
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+    cluster = ray.cluster_resources()
+    gpus = int(cluster.get("GPU", 0))
+    count = max(1, min(gpus or int(cluster["CPU"]), len(blocks)))
+    # A worker or its machine may die: Ray starts it again. A block that kills three workers is at fault
+    lives = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_restarts": -1, "max_task_retries": 3}
+    actor = ray.remote(**lives)(Worker)
+    actors = [actor.remote(store.absolute(), remote.open) for _ in range(count)]
+    pool = ray.util.ActorPool(actors)
+    bar = tqdm(
+        total=sum(map(len, blocks)), desc=f"{title} ({count} actors)", unit="img", disable=None
+    )
     try:
-        for name in ("ray", "ray.data"):  # a page of notes for each step
-            logging.getLogger(name).setLevel(logging.ERROR)
-        if not ray.is_initialized():
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        cluster = ray.cluster_resources()
-        gpus = int(cluster.get("GPU", 0))
-        actors = max(1, min(gpus or int(cluster["CPU"]), len(blocks)))
-        data = ray.data.from_items([*map(cut, blocks)], override_num_blocks=len(blocks)).map(
-            Worker,
-            fn_constructor_args=(store.absolute(), remote.open),
-            num_gpus=1 if gpus else None,
-            num_cpus=1,
-            compute=ray.data.ActorPoolStrategy(size=actors),
-        )
-        rows = sum(map(len, blocks))
-        with tqdm(total=rows, desc=f"{title} ({actors} actors)", unit="img", disable=None) as bar:
-            for done in data.iter_rows():
-                if done["fault"]:
-                    raise UserError(done["fault"])
-                bar.update(done["rows"])
+        with bar:
+            for done in pool.map_unordered(
+                lambda worker, block: worker.add.remote(cut(block)), blocks
+            ):
+                if isinstance(done, str):
+                    raise UserError(done)
+                bar.update(done)
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
         raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
+    finally:
+        for worker in actors:  # else they keep their cores until all references to them are gone
+            ray.kill(worker)
 
 
 def on_ray() -> bool:
