@@ -86,7 +86,7 @@ def fill_with_ray(
     cluster = ray.cluster_resources()
     gpus = int(cluster.get("GPU", 0))
     count = max(1, min(gpus or int(cluster["CPU"]), len(blocks)))
-    # A worker or its machine may die: Ray starts it again. A block that kills three workers is at fault
+    # A worker or its machine may die: Ray starts it again. A block that kills four workers is at fault
     lives = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_restarts": -1, "max_task_retries": 3}
     actor = ray.remote(**lives)(Worker)
     actors = [actor.remote(store.absolute(), remote.open) for _ in range(count)]
