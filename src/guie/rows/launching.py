@@ -10,6 +10,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,18 @@ def fill_with_ray(
         return Block(states.take(np.array(whole)), items, positions - whole.start)
 
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+            line = str(error).strip().splitlines()[0]
+            raise UserError(f"Ray does not start: {line}; check RAY_ADDRESS") from None
     cluster = ray.cluster_resources()
     gpus = int(cluster.get("GPU", 0))
     count = max(1, min(gpus or int(cluster["CPU"]), len(blocks)))
     # A worker or its machine may die: Ray starts it again. A block that kills four workers is at fault
-    lives = {"num_cpus": 1, "num_gpus": int(gpus > 0), "max_restarts": -1, "max_task_retries": 3}
-    actor = ray.remote(**lives)(Worker)
+    actor = ray.remote(num_cpus=1, num_gpus=int(gpus > 0), max_restarts=-1, max_task_retries=3)(
+        Worker
+    )
     actors = [actor.remote(store.absolute(), remote.open) for _ in range(count)]
     pool = ray.util.ActorPool(actors)
     bar = tqdm(
@@ -107,7 +113,8 @@ def fill_with_ray(
         raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
     finally:
         for worker in actors:  # else they keep their cores until all references to them are gone
-            ray.kill(worker)
+            with suppress(ray.exceptions.RayError):
+                ray.kill(worker)
 
 
 def on_ray() -> bool:
