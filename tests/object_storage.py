@@ -72,6 +72,9 @@ def upload(endpoint: str, folder: Path, bucket: str) -> str:
 
 
 def set_environment(patched: pytest.MonkeyPatch, endpoint: str) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()  # it keeps the endpoint of an earlier module's server
     for name, value in settings(endpoint).items():
         patched.setenv(name, value)
     assert os.environ["AWS_ENDPOINT_URL"] == endpoint
