@@ -103,7 +103,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Embed, and return the path written."""
     args = parse_args(argv)
-    os.environ[arguments.ENGINE] = args.engine
+    arguments.set_environment(args)
     out = as_path(args.out)
     shard = "-of-".join(map(str, args.shard)) if args.shard else ""
     list_name = f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"

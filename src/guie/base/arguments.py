@@ -60,23 +60,26 @@ def methods_of(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in METHODS if name in names)
 
 
-class _CheckContent(argparse.Action):
-    def __call__(self, *_: object) -> None:
-        os.environ[CHECK_CONTENT] = "1"
-
-
 def add_check_content(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add `--check-content`, which sets CHECK_CONTENT for this process and its children."""
+    """Add `--check-content`, for `set_environment`."""
     words = "read all images to find changed ones, instead of trusting size and modification time"
-    parser.add_argument("--check-content", *names, action=_CheckContent, nargs=0, help=words)
+    parser.add_argument("--check-content", *names, action="store_true", help=words)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add `--engine`; the main function sets ENGINE to it."""
+    """Add `--engine`, for `set_environment`."""
     words = (
         "where rows are computed: here, or on a Ray cluster (RAY_ADDRESS; default: this machine)"
     )
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=words)
+
+
+def set_environment(args: argparse.Namespace) -> None:
+    """Set CHECK_CONTENT and ENGINE for this process and its children, by the options that were added."""
+    if getattr(args, "check_content", False):
+        os.environ[CHECK_CONTENT] = "1"
+    if engine := getattr(args, "engine", None):
+        os.environ[ENGINE] = engine
 
 
 def count(text: str) -> int:
