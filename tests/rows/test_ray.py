@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import embed
 from guie.base.errors import UserError
@@ -148,7 +149,7 @@ def test_images_are_checked_as_in_one_process(
 
 
 def test_embeddings_have_the_bits_of_one_process(
-    cluster, toy_manifest: Path, tmp_path: Path
+    cluster, toy_manifest: Path, tmp_path: Path, capsys
 ) -> None:
     words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", str(toy_manifest)]
     words += ["--split", "test", "--batch-size", "8", "--workers", "0"]
@@ -167,5 +168,9 @@ def test_embeddings_have_the_bits_of_one_process(
     words += ["--root", str(tmp_path / "set"), "--engine", "ray", "--out", str(tmp_path / "b.npz")]
     with pytest.raises(UserError, match=f"{broken}.*not a readable image"):
         embed.main(words)
+    deep = tmp_path / "set" / table[table["split"] == "test"]["image_path"].iloc[-2]
+    Image.fromarray(np.full((9, 9), 300, np.uint16)).save(deep, "PNG")
+    capsys.readouterr()
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
+    assert "images differently (16 bits 1)" in capsys.readouterr().err

@@ -30,7 +30,7 @@ from guie.data.raw_batch import RawImages, packed
 from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
 from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
-from guie.rows.launching import Remote
+from guie.rows.launching import ComputeItems, Remote
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
@@ -283,9 +283,8 @@ class FileEmbeddings:
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
-            batch_size = self._compute.unit
-            there = partial(_on_an_actor, opens, open_image, batch_size)
-            self._compute.remote = Remote(there, items)
+            there = partial(_open_on_an_actor, opens, open_image, self._compute.unit)
+            self._compute.remote = Remote(there, items, self.dataset.differs_N.__setitem__)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
         """Compute the missing rows of part n of m, and return their positions.
@@ -315,18 +314,19 @@ class FileEmbeddings:
 Opens = Callable[[], tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]]
 
 
-def _on_an_actor(
-    opens: Opens, open_image: OpenImage, batch_size: int
-) -> Callable[[Sequence[tuple[str, Crop | None]]], OnDevices]:
-    """Open a model; return what makes an `OnDevices` of some files and boxes."""
+def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> ComputeItems:
+    """Open a model; return what embeds files and boxes, and returns the differences of the images."""
     accelerator, embedder, preprocess = opens()
 
-    def of(items: Sequence[tuple[str, Crop | None]]) -> OnDevices:
+    def compute(
+        items: Sequence[tuple[str, Crop | None]], missing: np.ndarray, write: Writer
+    ) -> Tensor:
         files, boxes = zip(*items, strict=True)
         dataset = EvalDataset(files, preprocess, boxes, open_image)
-        return OnDevices(accelerator, embedder, dataset, batch_size, workers=0)
+        OnDevices(accelerator, embedder, dataset, batch_size, workers=0)([missing], write, "")
+        return dataset.differs_N[missing]
 
-    return of
+    return compute
 
 
 def embed(
