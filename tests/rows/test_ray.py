@@ -17,6 +17,7 @@ from PIL import Image
 
 import embed
 from guie.base.errors import UserError
+from guie.rows import launching
 from guie.rows.checks import VERIFY, Checks
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
@@ -174,3 +175,13 @@ def test_embeddings_have_the_bits_of_one_process(
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
     assert "images differently (16 bits 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_no_ray_answers_is_named_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself tries for minutes."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UserError, match=f"^RAY_ADDRESS {address}: .* refused.*`ray start --head`"):
+        launching.connect(ray)

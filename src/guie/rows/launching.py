@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from guie.base.arguments import ENGINE
+from guie.base.arguments import ENGINE, whole_number
 from guie.base.errors import UserError, optional_module
+from guie.base.network import ANSWER_S, answered
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
 
@@ -114,6 +117,16 @@ def fill_with_ray(
 
 def connect(ray: Any) -> None:
     """Connect to the cluster of RAY_ADDRESS, or start one here. Raises UserError."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and whole_number(port) is not None:
+        # Ray itself tries for minutes, without a word
+        try:
+            server = host.strip("[]"), int(port)
+            answered(partial(socket.create_connection, server, ANSWER_S)).close()
+        except (OSError, OverflowError) as error:
+            remedy = "run `ray start --head` there, correct the address, or unset RAY_ADDRESS"
+            raise UserError(f"RAY_ADDRESS {address}: no Ray answers ({error}); {remedy}") from None
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
