@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -175,6 +176,28 @@ def test_embeddings_have_the_bits_of_one_process(
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
     assert "images differently (16 bits 1)" in capsys.readouterr().err
+
+
+class Holder:
+    """Takes all cores of the cluster."""
+
+    def ready(self) -> None: ...
+
+
+def test_what_a_full_cluster_waits_for_is_said(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(launching, "START_S", 1)
+    holder = ray.remote(num_cpus=2)(Holder).remote()
+    ray.get(holder.ready.remote())
+    leave = threading.Timer(5, ray.kill, [holder])
+    leave.start()
+    store = Store(tmp_path / "rows", {})
+    fill(store, keys(NAMES), OnCores(lengths, NAMES, COLUMNS, 1))
+    leave.join()
+    assert not len(store.missing(keys(NAMES)))
+    said = capsys.readouterr().err
+    assert "no worker started in 1 s" in said and "free are 0 of 2 cores; waiting" in said
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

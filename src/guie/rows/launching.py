@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from guie.base.errors import UserError, optional_module
 from guie.base.network import ANSWER_S, answered
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
+
+START_S = 30  # after which a cluster without room for an actor is reported
 
 # Computes and writes the rows of some positions among items, and returns what `Remote.done` takes.
 ComputeItems = Callable[[Sequence[Any], np.ndarray, Writer], Any]
@@ -50,6 +53,9 @@ class Worker:
     def __init__(self, store: Store, open_compute: Callable[[], ComputeItems]):
         self.store, self.open_compute = store, open_compute
         self.compute: ComputeItems | None = None
+
+    def started(self) -> None:
+        """Return as soon as the actor has its cores."""
 
     def add(
         self, positions: np.ndarray, first: int, states: States, items: Sequence[Any]
@@ -100,6 +106,9 @@ def fill_with_ray(
 
     total = sum(map(len, blocks))
     try:
+        started, _ = ray.wait([one.started.remote() for one in actors], timeout=START_S)
+        if not started:
+            print(waiting(cluster, ray.available_resources(), gpus > 0), file=sys.stderr)
         with tqdm(total=total, desc=f"{title} ({count} actors)", unit="img", disable=None) as bar:
             for done in ray.util.ActorPool(actors).map_unordered(submit, blocks):
                 if isinstance(done, str):
@@ -132,6 +141,19 @@ def connect(ray: Any) -> None:
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
         raise UserError(f"Ray does not start: {line}; check RAY_ADDRESS") from None
+
+
+def waiting(cluster: dict[str, float], free: dict[str, float], on_gpus: bool) -> str:
+    """Return the line that says what the actors of a full cluster wait for."""
+    kinds = {"CPU": "cores", "GPU": "GPUs"} if on_gpus else {"CPU": "cores"}
+    shares = [
+        f"{free.get(kind, 0):g} of {cluster.get(kind, 0):g} {name}" for kind, name in kinds.items()
+    ]
+    needs = "a core and a GPU" if on_gpus else "a core"
+    return (
+        f"Ray: no worker started in {START_S} s, and each needs {needs}; free are"
+        f" {' and '.join(shares)}; waiting for other jobs to end"
+    )
 
 
 def on_ray() -> bool:
