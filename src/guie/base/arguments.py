@@ -13,6 +13,7 @@ from pathlib import Path
 
 from guie.base.errors import UserError
 
+URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
@@ -39,12 +40,10 @@ def whole_number(text: str) -> int | None:
 
 def corners_of(text: str) -> Corners:
     """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
-    parts = [whole_number(part.strip()) for part in text.split(",")]
-    numbers = [part for part in parts if part is not None]
-    if len(parts) != 4 or len(numbers) != 4:
-        raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
-    left, top, right, bottom = numbers
-    return left, top, right, bottom
+    match [whole_number(side.strip()) for side in text.split(",")]:
+        case [int() as left, int() as top, int() as right, int() as bottom]:
+            return left, top, right, bottom
+    raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
 
 
 def methods_of(names: Sequence[str]) -> tuple[str, ...]:
@@ -104,9 +103,6 @@ def shard(text: str) -> tuple[int, int]:
     if number is None or parts is None or number >= parts:
         raise argparse.ArgumentTypeError(f"{text[:40]}: must be N/M, with N from 0 to M - 1")
     return number, parts
-
-
-URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 
 
 def local_path(path: str | Path) -> Path:
