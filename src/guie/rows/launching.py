@@ -113,8 +113,9 @@ def fill_with_ray(
             for done in ray.util.ActorPool(actors).map_unordered(submit, blocks):
                 if isinstance(done, str):
                     raise UserError(done)
-                remote.done(*done)
-                bar.update(len(done[0]))
+                positions, returned = done
+                remote.done(positions, returned)
+                bar.update(len(positions))
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
         raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
