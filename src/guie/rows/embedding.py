@@ -68,7 +68,7 @@ def embed_files(
     accelerator: Accelerator,
     embedder: Embeds,
     preprocess: AnyPreprocess,
-    files: Sequence[Path],
+    files: Sequence[str | Path],
     open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> np.ndarray:
