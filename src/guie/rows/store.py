@@ -152,8 +152,8 @@ class Store:
 
     def open(self, states: States, dim: int) -> Rows:
         """Return the rows of these keys; reading one that is not in the store raises LookupError."""
-        names, place_N, row_N = self._located(states)
-        return Rows(self._blocks(names, place_N), place_N, row_N, dim)
+        names, block_N, row_N = self._located(states)
+        return Rows(self._blocks(names, block_N), block_N, row_N, dim)
 
     def table(self, states: States, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the records of keys that are all in the store, in the order of `states`."""
