@@ -42,7 +42,7 @@ NAMED = 8  # reasons for leaving members of tars out that are printed
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what the arguments name. Raises UserError for invalid input."""
     args = parse_args(argv)
-    os.environ[arguments.ENGINE] = args.engine
+    arguments.set_environment(args)
     if args.shards:
         refuse_no_folder(args.shards)
     if args.list:

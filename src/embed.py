@@ -28,7 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guie.base import arguments, errors
+from guie.base import arguments
+from guie.base.errors import UserError, run
 from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
 from guie.data.shards.address import as_path, shown, url_of
@@ -36,9 +37,11 @@ from guie.data.shards.address import as_path, shown, url_of
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from accelerate import Accelerator
 
     from guie.data.manifest import Manifest
-    from guie.rows.embedding import FileEmbeddings
+    from guie.evaluation.opened import EmbeddingModel
+    from guie.rows.embedding import Check, FileEmbeddings
     from guie.rows.store import Rows
 
 SPLITS = ("train", "val", "test")
@@ -64,15 +67,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parts.add_argument(
         "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
     )
-    parts.add_argument(
-        "--missing", type=int, metavar="M", help="print which of M parts lack rows, such as 3,17"
-    )
-    add("--size-px", type=int, help="image size of a library's model")
+    words = "print which of M parts lack rows, such as 3,17"
+    parts.add_argument("--missing", type=arguments.count, metavar="M", help=words)
+    add("--size-px", type=arguments.count, help="image size of a library's model")
     add("--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)")
     add("--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output")
     add("--pool", choices=("avg", "max", "gem", "token"), help="pooling of --layers (default: avg)")
     add("--norm", choices=("before", "after"), help="side of the final norm (default: before)")
-    add("--batch-size", type=int, default=128, help="images per process and step")
+    add("--batch-size", type=arguments.count, default=128, help="images per process and step")
     add("--workers", type=int, help="loader processes per process; default: its share of the cores")
     add("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
     add(
@@ -89,9 +91,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments.add_engine(parser)
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)
-    for name, least in {"size_px": 1, "batch_size": 1, "workers": 0, "missing": 1}.items():
-        if (number := getattr(args, name)) is not None and number < least:
-            parser.error(f"--{name.replace('_', '-')} {number}: must be {least} or more")
+    if args.workers is not None and args.workers < 0:
+        parser.error(f"--workers {args.workers}: must be 0 or more")
     for name in ("pool", "norm"):
         if getattr(args, name) and not args.layers:
             parser.error(f"--{name}: needs --layers; leave it out")
@@ -101,9 +102,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
-    """Embed, and return the path written."""
+    """Open, find out what is missing, fill it, and write; return the path written."""
     args = parse_args(argv)
-    os.environ[arguments.ENGINE] = args.engine
+    arguments.set_environment(args)
     out = as_path(args.out)
     shard = "-of-".join(map(str, args.shard)) if args.shard else ""
     list_name = f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
@@ -111,27 +112,13 @@ def main(argv: Sequence[str] | None = None) -> Path:
         inputs = [args.manifest, args.model, args.boxes, args.texts]
         refuse_replacing([out, out.with_name(list_name)], inputs)
     refuse_missing([args.manifest, args.boxes, args.texts])
-    given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
-    layers = LayersConfig(of=args.layers, **given) if args.layers else None
     # Imported here, so that the help and refusals come at once.
-    import numpy as np
-    import pandas as pd
-
     from guie.base.devices import from_main, make_accelerator
     from guie.base.slow_bf16 import float32_products
-    from guie.data.manifest import load_manifest
-    from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.data.shards.storage import written
-    from guie.evaluation.opened import (
-        embed_queries,
-        embedding_precision,
-        load_embedding_model,
-        open_in_actor,
-    )
-    from guie.rows.embedding import FileEmbeddings
+    from guie.evaluation.opened import embed_queries, embedding_precision
     from guie.rows.readable import differing, readable
-    from guie.rows.store import Store
-    from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
+    from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
@@ -140,105 +127,133 @@ def main(argv: Sequence[str] | None = None) -> Path:
         float32_products(accelerator),
         ProcessGroupGuard(accelerator, interrupts) as guard,
     ):
-        dropped = local.with_name(list_name)
-        chosen = (args.size_px, args.fit or "squash", args.batch_size, layers)
-        opened = load_embedding_model(args.model, accelerator, local.parent, *chosen)
-        word = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
-        opens = partial(open_in_actor, precision, word, local.parent.absolute(), *chosen)
+        opened, manifest, embeddings_without = open_job(
+            args, accelerator, precision, local.parent, guard.check
+        )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
-        manifest = load_manifest(args.manifest, args.root)
-        table = manifest.split(args.split) if args.split else manifest.table
-        manifest = replace(manifest, table=table)
-        paths = table["image_path"].drop_duplicates().to_numpy(str)
-        sides = read_boxes(Path(args.boxes), {*paths}) if args.boxes else None
-        store = Store(args.store or out.with_name(f"{out.name}.rows"), opened.recipe, np.float32)
-
-        def asked(bad: set[str]) -> FileEmbeddings:
-            boxes: list[Box | None] | None = None
-            if sides is not None:
-                left = sides[~sides["image_path"].isin(bad)]
-                of = (Path(args.boxes), left, manifest.root, paths, manifest.sidecar.decode)
-                boxes = from_main(accelerator, partial(boxes_of, *of))
-            return FileEmbeddings(
-                *(store, accelerator, opened.embedder, opened.preprocess, manifest.root, paths),
-                boxes,
-                manifest.open_image,
-                without=np.flatnonzero(np.isin(paths, [*bad])),
-                opens=opens,
-                batch_size=opened.batch_size,
-                workers=args.workers,
-                check=guard.check,
-            )
-
         if args.missing:
-            embeddings = asked(set())
+            embeddings = embeddings_without(set())
             open_parts = from_main(accelerator, partial(embeddings.missing_parts, args.missing))
             accelerator.print(",".join(map(str, open_parts)))
             return out
-        look = partial(
+        dropped = local.with_name(list_name)
+        check = partial(
             readable, accelerator, splits=SPLITS, drop_bad=args.drop_bad, dropped=dropped
         )
         with interrupts:
-            try:
-                embeddings, new, bad = fill_readable(manifest, asked, look, args.shard)
-            except Stopped as stopped:
-                if stopped.cause != Cause.FAULT:
-                    kept = "computed rows are kept, and the same command resumes"
-                    accelerator.print(f"{shown(out)}: stopped; {kept}")
-                raise
-        differs = pd.Series(embeddings.differences(new), paths[new])
-        if line := differing(differs, len(paths)):
+            embeddings, new, bad = fill_readable(args, manifest, embeddings_without, check)
+        if line := differing(embeddings.differences(new), len(embeddings.states)):
             accelerator.print(f"{args.manifest}: {line}", file=sys.stderr)
         if args.shard:
-            accelerator.print(f"{shown(store.folder)}: {len(new):,} new images of part {shard}")
+            folder = shown(embeddings.store.folder)
+            accelerator.print(f"{folder}: {len(new):,} new images of part {shard}")
         elif accelerator.is_main_process:
             rows = embeddings.rows()
-            kept = table[~table["image_path"].isin(bad)]
+            kept = manifest.table[~manifest.table["image_path"].isin(bad)]
             write(local, kept, rows, args.texts, names, texts_TD)
             of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
-            print(
-                f"{shown(out)}: {len(rows):,} images ({len(new):,} new){of_texts}, {rows.shape[1]} dimensions"
-            )
+            count = f"{len(rows):,} images ({len(new):,} new){of_texts}"
+            print(f"{shown(out)}: {count}, {rows.shape[1]} dimensions")
         # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
 
 
+def open_job(
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    precision: str | None,
+    folder: Path,
+    check: Check,
+) -> tuple[EmbeddingModel, Manifest, Callable[[set[str]], FileEmbeddings]]:
+    """Open the model and the manifest; the third result gives the embeddings but those of some paths.
+
+    It raises UserError if another image cannot be read.
+    """
+    import numpy as np
+
+    from guie.base.devices import from_main
+    from guie.data.manifest import load_manifest
+    from guie.data.manifest.companions import Box, boxes_of, read_boxes
+    from guie.evaluation.opened import load_embedding_model, open_in_actor
+    from guie.rows.embedding import FileEmbeddings
+    from guie.rows.store import Store
+
+    given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
+    layers = LayersConfig(of=args.layers, **given) if args.layers else None
+    size_px, fit, batch = args.size_px, args.fit or "squash", args.batch_size
+    opened = load_embedding_model(args.model, accelerator, folder, size_px, fit, batch, layers)
+    model = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
+    reopen = partial(
+        open_in_actor, precision, model, folder.absolute(), size_px, fit, batch, layers
+    )
+    manifest = load_manifest(args.manifest, args.root)
+    table = manifest.split(args.split) if args.split else manifest.table
+    paths = table["image_path"].drop_duplicates().to_numpy(str)
+    box_table = read_boxes(Path(args.boxes), {*paths}) if args.boxes else None
+    out = as_path(args.out)
+    store = Store(args.store or out.with_name(f"{out.name}.rows"), opened.recipe, np.float32)
+
+    def boxes_without(bad: set[str]) -> list[Box | None] | None:
+        if box_table is None:
+            return None
+        left = box_table[~box_table["image_path"].isin(bad)]
+        return boxes_of(Path(args.boxes), left, manifest.root, paths, manifest.sidecar.decode)
+
+    def embeddings_without(bad: set[str]) -> FileEmbeddings:
+        return FileEmbeddings(
+            store,
+            accelerator,
+            opened.embedder,
+            opened.preprocess,
+            manifest.root,
+            paths,
+            from_main(accelerator, partial(boxes_without, bad)),
+            manifest.open_image,
+            without=np.flatnonzero(np.isin(paths, [*bad])),
+            opens=reopen,
+            batch_size=opened.batch_size,
+            workers=args.workers,
+            check=check,
+        )
+
+    return opened, replace(manifest, table=table), embeddings_without
+
+
 def fill_readable(
+    args: argparse.Namespace,
     manifest: Manifest,
-    asked: Callable[[set[str]], FileEmbeddings],
-    look: Callable[[Manifest], Manifest],
-    shard: tuple[int, int] | None,
+    embeddings_without: Callable[[set[str]], FileEmbeddings],
+    check: Callable[[Manifest], Manifest],
 ) -> tuple[FileEmbeddings, np.ndarray, set[str]]:
     """Embed a manifest's images, each decoded once.
 
-    Only if an image cannot be read does `look` check all of them. It lists the bad ones in an error, or drops
-    them. An index of shards records which images were decoded before, so its check is quick and comes first.
+    Only if an image cannot be read does `check` decode all of them. It lists the bad ones in an error, or
+    drops them. An index of shards records which images were decoded before, so its check is quick and first.
 
-    Returns the embeddings, the positions of new ones, and the image paths that `look` dropped.
+    Returns the embeddings, the positions of new ones, and the image paths that `check` dropped.
     """
     from guie.data.shards.index import is_index
     from guie.training.process_guard import Cause, Stopped
 
-    part = shard or (0, 1)
-    bad = unusable(manifest, look) if is_index(manifest.path) else set()
-    try:
-        embeddings = asked(bad)
-        return embeddings, embeddings.fill(part=part), bad
-    except (errors.UserError, Stopped) as fault:
-        if isinstance(fault, Stopped) and fault.cause != Cause.FAULT:
-            raise
-        bad |= (found := unusable(manifest, look))
-        if not found:  # the fault is no image's
-            raise
-    embeddings = asked(bad)
-    return embeddings, embeddings.fill(part=part), bad
+    def unusable() -> set[str]:
+        return {*manifest.table["image_path"]} - {*check(manifest).table["image_path"]}
 
-
-def unusable(manifest: Manifest, look: Callable[[Manifest], Manifest]) -> set[str]:
-    """Return the image paths that `look` drops."""
-    return {*manifest.table["image_path"]} - {*look(manifest).table["image_path"]}
+    bad = unusable() if is_index(manifest.path) else set()
+    while True:
+        try:
+            embeddings = embeddings_without(bad)
+            return embeddings, embeddings.fill(part=args.shard or (0, 1)), bad
+        except (UserError, Stopped) as fault:
+            if isinstance(fault, Stopped) and fault.cause != Cause.FAULT:
+                kept = "computed rows are kept, and the same command resumes"
+                embeddings.accelerator.print(f"{shown(as_path(args.out))}: stopped; {kept}")
+                raise
+            found = unusable() - bad
+            if not found:  # the fault is no image's
+                raise
+            bad |= found
 
 
 def write(
@@ -269,4 +284,4 @@ def write(
 
 
 if __name__ == "__main__":
-    errors.run(main)
+    run(main)

@@ -160,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if any("\ud800" <= letter <= "\udfff" for letter in word):
             raise UserError(f"{ascii(word)}: is not UTF-8; rename that file or folder")
     args = parse_args(argv)
+    arguments.set_environment(args)
     run = {"index": index, "merge": join, "query": query, "serve": serve, "duplicates": duplicates}
     run[args.command](args)
 

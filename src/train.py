@@ -45,6 +45,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; return the run folder."""
     args = parse_args(argv)
+    arguments.set_environment(args)
     config = load_config(args.config, RunConfig, args.set)
     if config.model.head and config.model.head.reduced_dim and not config.start_from:
         raise UserError(

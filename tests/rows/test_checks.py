@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import curate
 import embed
 import search
 import train
+from guie.base import arguments
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.rows import filling
@@ -181,15 +183,25 @@ def test_a_file_replaced_within_size_and_time_is_looked_at_with_check_content(
 def test_every_command_that_knows_files_by_their_time_offers_to_check_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The main function sets the variable for its children; parsing sets nothing."""
     commands = {
         curate: ["--list"],
         train: ["--config", "c"],
         embed: ["--model", "m", "--manifest", "m", "--out", "E.npz"],
         search: ["index", "--model", "m", "--images", "p", "--out", "i"],
     }
+    set_environment = arguments.set_environment
+
+    def and_stop(args: argparse.Namespace) -> None:
+        set_environment(args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arguments, "set_environment", and_stop)
+    monkeypatch.setenv("GUIE_ENGINE", "")  # restored afterwards
     for command, words in commands.items():
         monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
-        command.parse_args(words)
-        assert not os.environ["GUIE_CHECK_CONTENT"]
         command.parse_args([*words, "--check-content"])
-        assert os.environ["GUIE_CHECK_CONTENT"] == "1"
+        for more, found in (([], ""), (["--check-content"], "1")):
+            with pytest.raises(KeyboardInterrupt):
+                command.main([*words, *more])
+            assert os.environ["GUIE_CHECK_CONTENT"] == found

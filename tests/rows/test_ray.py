@@ -7,15 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import embed
 from guie.base.errors import UserError
+from guie.rows import launching
 from guie.rows.checks import VERIFY, Checks
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
@@ -148,7 +151,7 @@ def test_images_are_checked_as_in_one_process(
 
 
 def test_embeddings_have_the_bits_of_one_process(
-    cluster, toy_manifest: Path, tmp_path: Path
+    cluster, toy_manifest: Path, tmp_path: Path, capsys
 ) -> None:
     words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", str(toy_manifest)]
     words += ["--split", "test", "--batch-size", "8", "--workers", "0"]
@@ -167,5 +170,41 @@ def test_embeddings_have_the_bits_of_one_process(
     words += ["--root", str(tmp_path / "set"), "--engine", "ray", "--out", str(tmp_path / "b.npz")]
     with pytest.raises(UserError, match=f"{broken}.*not a readable image"):
         embed.main(words)
+    deep = tmp_path / "set" / table[table["split"] == "test"]["image_path"].iloc[-2]
+    Image.fromarray(np.full((9, 9), 300, np.uint16)).save(deep, "PNG")
+    capsys.readouterr()
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
+    assert "images differently (16 bits 1)" in capsys.readouterr().err
+
+
+class Holder:
+    """Takes all cores of the cluster."""
+
+    def ready(self) -> None: ...
+
+
+def test_what_a_full_cluster_waits_for_is_said(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(launching, "START_S", 1)
+    holder = ray.remote(num_cpus=2)(Holder).remote()
+    ray.get(holder.ready.remote())
+    leave = threading.Timer(5, ray.kill, [holder])
+    leave.start()
+    store = Store(tmp_path / "rows", {})
+    fill(store, keys(NAMES), OnCores(lengths, NAMES, COLUMNS, 1))
+    leave.join()
+    assert not len(store.missing(keys(NAMES)))
+    said = capsys.readouterr().err
+    assert "no worker started in 1 s" in said and "free are 0 of 2 cores; waiting" in said
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_no_ray_answers_is_named_at_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself tries for minutes."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UserError, match=f"^RAY_ADDRESS {address}: .* refused.*`ray start --head`"):
+        launching.connect(ray)

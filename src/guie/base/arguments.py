@@ -13,6 +13,7 @@ from pathlib import Path
 
 from guie.base.errors import UserError
 
+URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
@@ -39,12 +40,10 @@ def whole_number(text: str) -> int | None:
 
 def corners_of(text: str) -> Corners:
     """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
-    parts = [whole_number(part.strip()) for part in text.split(",")]
-    numbers = [part for part in parts if part is not None]
-    if len(parts) != 4 or len(numbers) != 4:
-        raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
-    left, top, right, bottom = numbers
-    return left, top, right, bottom
+    match [whole_number(side.strip()) for side in text.split(",")]:
+        case [int() as left, int() as top, int() as right, int() as bottom]:
+            return left, top, right, bottom
+    raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
 
 
 def methods_of(names: Sequence[str]) -> tuple[str, ...]:
@@ -60,23 +59,26 @@ def methods_of(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in METHODS if name in names)
 
 
-class _CheckContent(argparse.Action):
-    def __call__(self, *_: object) -> None:
-        os.environ[CHECK_CONTENT] = "1"
-
-
 def add_check_content(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add `--check-content`, which sets CHECK_CONTENT for this process and its children."""
+    """Add `--check-content`, for `set_environment`."""
     words = "read all images to find changed ones, instead of trusting size and modification time"
-    parser.add_argument("--check-content", *names, action=_CheckContent, nargs=0, help=words)
+    parser.add_argument("--check-content", *names, action="store_true", help=words)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add `--engine`; the main function sets ENGINE to it."""
+    """Add `--engine`, for `set_environment`."""
     words = (
         "where rows are computed: here, or on a Ray cluster (RAY_ADDRESS; default: this machine)"
     )
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=words)
+
+
+def set_environment(args: argparse.Namespace) -> None:
+    """Set CHECK_CONTENT and ENGINE for this process and its children, by the options that were added."""
+    if getattr(args, "check_content", False):
+        os.environ[CHECK_CONTENT] = "1"
+    if engine := getattr(args, "engine", None):
+        os.environ[ENGINE] = engine
 
 
 def count(text: str) -> int:
@@ -101,9 +103,6 @@ def shard(text: str) -> tuple[int, int]:
     if number is None or parts is None or number >= parts:
         raise argparse.ArgumentTypeError(f"{text[:40]}: must be N/M, with N from 0 to M - 1")
     return number, parts
-
-
-URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 
 
 def local_path(path: str | Path) -> Path:

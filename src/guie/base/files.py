@@ -36,6 +36,10 @@ CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 STORE = "GUIE_STORE"  # folder of computed rows, on a disk or in a bucket
 
+WAIT_S = 0.5  # for a lock
+HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # content of a lock file
+HOLDER_CHARS = 300
+
 
 def cache_folder() -> Path:
     """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
@@ -177,7 +181,9 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
         code = _cause(error, temporary)
         if code is None:
             raise
-        raise UserError(_unwritten(path, code, _held_bytes(temporary))) from error
+        # A writer may still hold the unfinished file open
+        taken = temporary.stat().st_blocks * BLOCK_BYTES if temporary.exists() else 0
+        raise UserError(_unwritten(path, code, taken)) from error
     finally:
         with suppress(OSError):  # nothing to remove if nothing was written
             temporary.unlink(missing_ok=True)
@@ -258,21 +264,17 @@ def _sync(path: Path, flags: int) -> None:
 def _cause(error: BaseException | None, temporary: Path) -> int | None:
     """Return the errno of a failed write; None for any other error."""
     while error is not None:
-        code = _code(error, temporary)
+        if isinstance(error, OSError) and error.errno is not None:
+            ours = error.filename == str(temporary) and error.errno != errno.ENOENT
+            code = error.errno if ours or error.errno in DISK_FULL else None
+        elif rust := re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error)):
+            code = int(rust[1])  # of safetensors, new and old
+        else:  # numpy, torch, faiss and Arrow report that a write failed, not why
+            code = _probe(temporary)
         if code is not None:
             return code
         error = error.__cause__ or error.__context__
     return None
-
-
-def _code(error: BaseException, temporary: Path) -> int | None:
-    if isinstance(error, OSError) and error.errno is not None:
-        ours = error.filename == str(temporary) and error.errno != errno.ENOENT
-        return error.errno if ours or error.errno in DISK_FULL else None
-    rust = re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error))  # safetensors, new and old
-    if rust:
-        return int(rust[1])
-    return _probe(temporary)  # numpy, torch, faiss and Arrow report that a write failed, not why
 
 
 def _probe(temporary: Path) -> int | None:
@@ -286,12 +288,8 @@ def _probe(temporary: Path) -> int | None:
     return None
 
 
-def _held_bytes(temporary: Path) -> int:
-    """Return the disk space of an unfinished file, which a writer may still hold open."""
-    return temporary.stat().st_blocks * BLOCK_BYTES if temporary.exists() else 0
-
-
 def _unwritten(path: Path, code: int, held_bytes: int = 0) -> str:
+    """Return the line for a failed write; `held_bytes`: disk space of its unfinished file."""
     state = "the old file is intact" if path.exists() else "no file is left"
     if code not in DISK_FULL:
         return f"{path}: cannot be written: {os.strerror(code)}; {state}{_other_cache(path)}"
@@ -300,30 +298,29 @@ def _unwritten(path: Path, code: int, held_bytes: int = 0) -> str:
     return f"{path}: {DISK_FULL[code]}, and run again{needed}; {state}{_other_cache(path)}"
 
 
-WAIT_S = 0.5
-HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # content of a lock file
-HOLDER_CHARS = 300
-
-
 @contextmanager
-def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator[TextIO]:
+def held(path: Path, taken: str, remedy: str, wait_s: float = WAIT_S) -> Iterator[TextIO]:
     """Hold the lock of a file, created if absent, and yield the file.
 
     Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
-    Raises UserError (`said`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
+    Raises UserError (`taken`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
     if the file system has no locks, and if the file is not a lock file.
     """
     _make_folder(path)
+    until = time.monotonic() + wait_s
     with path.open("a+", encoding="utf-8", errors="replace") as file:
         file.seek(0)
-        try:
-            free = _taken(file, wait_s)
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be locked: {error.strerror}; use a folder on a disk that has locks"
-            ) from None
-        if not free:
-            raise UserError(f"{said} ({file.read()}); {remedy}")
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise UserError(f"{taken} ({file.read()}); {remedy}") from None
+                time.sleep(0.05)
+            except OSError as error:
+                why = f"{error.strerror}; use a folder on a disk that has locks"
+                raise UserError(f"{path}: cannot be locked: {why}") from None
         file.seek(0)
         if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):
             raise UserError(f"{path}: needed as a lock file, but holds other content; move it")
@@ -331,15 +328,3 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield file
-
-
-def _taken(file: TextIO, wait_s: float) -> bool:
-    """Lock the file; return False if another process still holds it after `wait_s` seconds."""
-    until = time.monotonic() + wait_s
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)

@@ -19,6 +19,7 @@ from guie.config.types import (
     Names,
     Output,
     PositiveInt,
+    Probability,
     Seed,
     of_form,
 )
@@ -118,7 +119,6 @@ class CleaningConfig(Config):
             yield "cap", "diverse needs features; set model to a run or a library model"
 
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
 Template = Annotated[str, of_form(r"[^{}]*\{\}[^{}]*", "a sentence with one {} for the name")]
 ClassLabel = Annotated[str, of_form("[^/|]+/[^|]+", "of the form domain/class")]
 
@@ -150,8 +150,8 @@ class PseudoLabelConfig(Config):
     classes: dict[ClassLabel, Names] = Field(min_length=2)  # domain/class: its names in plain words
     # label: use CLIP's label, drop unsure images; check: drop images for which CLIP is sure of another label
     mode: Literal["label", "check"] = "label"
-    min_confidence: Fraction = 0.5  # probability of the first class
-    min_margin: Fraction = 0.0  # its lead over the second class
+    min_confidence: Probability = 0.5  # probability of the first class
+    min_margin: Probability = 0.0  # its lead over the second class
     max_images: PositiveInt | None = None  # per class, the most confident; mode label only
     calibration: LabelledSample | None = None  # null: CLIP's own temperature
 

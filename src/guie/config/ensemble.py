@@ -122,11 +122,11 @@ class CompositionConfig(Config):
             yield "domains", f"lacks {min(unknown)}, named in views; add it"
 
 
-def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
+def leaves(member: MemberConfig | CompositionConfig) -> list[MemberConfig]:
     """Return all models of an ensemble in order, including those of nested ensembles."""
-    if isinstance(part, MemberConfig):
-        return [part]
-    return [leaf for member in part.members for leaf in leaves(member)]
+    if isinstance(member, MemberConfig):
+        return [member]
+    return [leaf for nested in member.members for leaf in leaves(nested)]
 
 
 NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {

@@ -341,8 +341,8 @@ def _line(fault: ErrorDetails, model: Model, values: Values) -> str:
     loc, kind, context = fault["loc"], fault["type"], fault.get("ctx", {})
     own, discriminator = context.get("error"), context.get("discriminator", "").strip("'")
     there: Keys = ()
-    for part in map(str, loc):  # pydantic puts the tags of unions between the keys
-        there = (*there, part) if (*there, part) in values.places else there
+    for key in map(str, loc):  # pydantic puts the tags of unions between the keys
+        there = (*there, key) if (*there, key) in values.places else there
     below = own.keys if isinstance(own, ConfigError) else loc[-1:] if kind == "missing" else ()
     place = values.location(*there, *((discriminator,) if kind == "union_tag_invalid" else below))
     shown = repr(fault["input"])
@@ -380,12 +380,12 @@ def _line(fault: ErrorDetails, model: Model, values: Values) -> str:
 def _models_at(loc: tuple[int | str, ...], model: Model) -> list[Model]:
     """Return the models at a place, through lists, optional types and unions."""
     models: list[Model] = [model]
-    for part in loc:
-        fields = [m.model_fields[part] for m in models if part in m.model_fields]
+    for key in loc:
+        fields = [m.model_fields[key] for m in models if key in m.model_fields]
         if fields:
             models = [inner for field in fields for inner in _models_in(field.annotation)]
         else:  # a tag: the class or the `name` of the branch that pydantic chose
-            models = [m for m in models if part in (m.__name__, *_names_of(m))] or models
+            models = [m for m in models if key in (m.__name__, *_names_of(m))] or models
     return models
 
 

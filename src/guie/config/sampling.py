@@ -9,11 +9,10 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Typ
 
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
-from guie.config.types import ByName, Config, Fault, PositiveInt
+from guie.config.types import ByName, Config, Fault, PositiveInt, Probability
 
 Number = TypeVar("Number")
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=True)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[float, Field(gt=0, le=1)]
 Quality = Annotated[int, Field(ge=1, le=100)]
 

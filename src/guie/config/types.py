@@ -100,6 +100,7 @@ Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length
 BatchSize = Annotated[int, Field(gt=0, le=2**20)]  # images
 Workers = Annotated[int, Field(ge=0, le=1024)]  # processes that load images
 Width = Annotated[int, Field(gt=0, le=2**16)]  # dimension of an embedding, or outputs of a layer
+Probability = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[list[str], Field(min_length=1)]
 
 # A name alone is short for a mapping: `cosine` for {name: cosine}

@@ -54,9 +54,9 @@ def _leaves(root: str, image_path: str) -> bool:
 def decode(root: str, open_image: OpenImage, image_path: str) -> tuple[int, int, str, str]:
     """Decode one image; return width, height, the reason that it is bad or "", and its `difference`."""
     image = opened(root, open_image, image_path)
-    return (
-        (0, 0, image, "") if isinstance(image, str) else (*whole_px(image), "", difference(image))
-    )
+    if isinstance(image, str):
+        return 0, 0, image, ""
+    return *whole_px(image), "", difference(image)
 
 
 def fingerprint(root: str, open_image: OpenImage, image_path: str) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,25 @@ PLAIN = 24  # tolerated variation of a plain border, in grey levels
 CONTENT = 0.02  # a line is content if this fraction of it differs from the border
 MIN_CONTENT_PX = 16  # of the reduced picture: anything smaller is a speck
 CUT = 0.05  # of each side
+
+SIDE_PX = 96  # of a working picture
+COARSE = (4, 2)  # reductions at which two pictures are aligned first
+ITERATIONS = {4: 8, 2: 5, 1: 5}  # at most, by reduction
+BLUR_PX = 0.7  # standard deviation: rescaled pictures are softer than originals
+SCALES = (1.0, 0.9, 1 / 0.9)  # initial scales: unchanged, and either one cropped by 5 % a side
+SCALE_MAX = 1.4  # of one side against the other
+SHIFT_MAX = 0.2  # of the side
+CONVERGED = 2e-4  # of the side: smaller steps change nothing
+HOPELESS = 0.5  # below this correlation, the alignment stops at the coarse level
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+
+GAIN_MAX = 1.5  # of contrast: beyond it, the pictures are different ones
+CLIPPED = 4  # values this close to black or white may be clipped
+FEW = 0.02  # if fewer values than this fraction are unclipped, all are used
+FINE_PX, BROAD_PX = 3, 13  # sides over which brightness and colour are averaged
+COLOUR = 1.5  # weight of a grey level of colour; compression spreads colour more than brightness
+LESS = 1.25  # a picture is sharper than another from this ratio of their detail in px on
+NONE = 10.0  # the difference of pictures that do not overlap
 
 
 def content(image: Image.Image) -> Image.Image:
@@ -78,18 +96,6 @@ def _content_box(grey_HW: np.ndarray) -> tuple[int, int, int, int] | None:
 VIEWS = {"content": content, "altered": altered}
 
 
-SIDE_PX = 96  # of a working picture
-COARSE = (4, 2)  # reductions at which two pictures are aligned first
-ITERATIONS = {4: 8, 2: 5, 1: 5}  # at most, by reduction
-BLUR_PX = 0.7  # standard deviation: rescaled pictures are softer than originals
-SCALES = (1.0, 0.9, 1 / 0.9)  # initial scales: unchanged, and either one cropped by 5 % a side
-SCALE_MAX = 1.4  # of one side against the other
-SHIFT_MAX = 0.2  # of the side
-CONVERGED = 2e-4  # of the side: smaller steps change nothing
-HOPELESS = 0.5  # below this correlation, the alignment stops at the coarse level
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
-
-
 class Working(NamedTuple):
     """A picture prepared for comparison: the whole and, if it has a plain border, the content within."""
 
@@ -122,9 +128,18 @@ def working(image: Image.Image) -> Working:
     """Prepare an RGB picture of any size and shape for comparison."""
     within = content(image)
     views = [image] if within.size == image.size else [image, within]
-    colour = np.stack([_scaled(view) for view in views])
     detail = [(min(view.width, SIDE_PX), min(view.height, SIDE_PX)) for view in views]
-    return Working(colour, [_pyramid(view_SSC @ LUMA) for view_SSC in colour], detail)
+    square = (SIDE_PX, SIDE_PX)
+    small = [view.resize(square, Image.Resampling.BICUBIC, reducing_gap=2.0) for view in views]
+    blurred = [cv2.GaussianBlur(np.asarray(one, np.float32), (0, 0), BLUR_PX) for one in small]
+    colour_VSSC = np.stack(blurred)
+    grey_VSS = []
+    for picture_SSC in colour_VSSC:
+        grey_SS = picture_SSC @ LUMA
+        sides = [(SIDE_PX // reduction, SIDE_PX // reduction) for reduction in COARSE]
+        reduced = [cv2.resize(grey_SS, size, interpolation=cv2.INTER_AREA) for size in sides]
+        grey_VSS.append([*reduced, grey_SS])
+    return Working(colour_VSSC, grey_VSS, detail)
 
 
 def mirrored(picture: Working) -> Working:
@@ -173,29 +188,19 @@ def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:
 
 
 def overlap(placement: Placement, side: int) -> tuple[slice, slice]:
-    """Return the rows and columns of the first picture that the other covers; either may be empty."""
+    """Return the rows and columns of the first picture that the other covers; either may be empty.
+
+    They are the positions p with |scale * p + shift| <= 1/2, p in fractions of the side from the centre.
+    """
+
+    def span(scale: float, shift: float) -> slice:
+        centre = (side - 1) / 2
+        first = np.ceil(centre + side * (-0.5 - shift) / scale)
+        last = np.floor(centre + side * (0.5 - shift) / scale)
+        return slice(int(max(first, 0)), int(min(last, side - 1)) + 1)
+
     scale_x, scale_y, shift_x, shift_y = placement
-    return _span(scale_y, shift_y, side), _span(scale_x, shift_x, side)
-
-
-def _span(scale: float, shift: float, side: int) -> slice:
-    """Return positions p with |scale * p + shift| <= 1/2, p in fractions of the side from the centre."""
-    centre = (side - 1) / 2
-    first = np.ceil(centre + side * (-0.5 - shift) / scale)
-    last = np.floor(centre + side * (0.5 - shift) / scale)
-    return slice(int(max(first, 0)), int(min(last, side - 1)) + 1)
-
-
-def _scaled(image: Image.Image) -> np.ndarray:
-    small = image.resize((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, reducing_gap=2.0)
-    return cv2.GaussianBlur(np.asarray(small, np.float32), (0, 0), BLUR_PX)
-
-
-def _pyramid(grey_SS: np.ndarray) -> list[np.ndarray]:
-    """Return the reductions of a picture from coarse to fine."""
-    sides = [SIDE_PX // reduction for reduction in COARSE]
-    area = cv2.INTER_AREA
-    return [*(cv2.resize(grey_SS, (side, side), interpolation=area) for side in sides), grey_SS]
+    return span(scale_y, shift_y), span(scale_x, shift_x)
 
 
 def _correlation(one_SS: np.ndarray, other_SS: np.ndarray, scale: float) -> tuple:
@@ -229,7 +234,12 @@ def _refined(
         if step == iterations:
             break
         gain = min(max(covariance / (power + 1e-3), 0.5), 2.0)
-        across, down = (gain * slope[rows, columns] for slope in _slopes(other_all, placement))
+        # Derivatives of the placed picture: grey levels per shift by the whole side
+        edge = cv2.BORDER_REPLICATE
+        slope_x = cv2.Sobel(other_all, cv2.CV_32F, 1, 0, scale=side / 8, borderType=edge)
+        slope_y = cv2.Sobel(other_all, cv2.CV_32F, 0, 1, scale=side / 8, borderType=edge)
+        across = gain * (slope_x / placement.scale_x)[rows, columns]
+        down = gain * (slope_y / placement.scale_y)[rows, columns]
         jacobian = np.stack(
             [
                 (across * points[columns]).ravel(),
@@ -244,32 +254,11 @@ def _refined(
         residual = (one - gain * other).ravel()
         change = np.clip(np.linalg.solve(normal, jacobian @ residual)[:4], -0.1, 0.1)
         placement = Placement(*(np.array(placement) + change).tolist())
-        if _too_far(placement) or np.abs(change).max() < CONVERGED:
+        stretch, shift = np.abs(np.log(placement[:2])).max(), np.abs(placement[2:]).max()
+        too_far = stretch > np.log(SCALE_MAX) or shift > SHIFT_MAX
+        if too_far or np.abs(change).max() < CONVERGED:
             break
     return best
-
-
-def _slopes(picture_SS: np.ndarray, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivatives of a placed picture: grey levels per shift by the whole side."""
-    side = len(picture_SS)
-    edge = cv2.BORDER_REPLICATE
-    across = cv2.Sobel(picture_SS, cv2.CV_32F, 1, 0, scale=side / 8, borderType=edge)
-    down = cv2.Sobel(picture_SS, cv2.CV_32F, 0, 1, scale=side / 8, borderType=edge)
-    return across / placement.scale_x, down / placement.scale_y
-
-
-def _too_far(placement: Placement) -> bool:
-    scales, shifts = np.array(placement[:2]), np.abs(placement[2:])
-    return bool((np.abs(np.log(scales)) > np.log(SCALE_MAX)).any() or (shifts > SHIFT_MAX).any())
-
-
-GAIN_MAX = 1.5  # of contrast: beyond it, the pictures are different ones
-CLIPPED = 4  # values this close to black or white may be clipped
-FEW = 0.02  # if fewer values than this fraction are unclipped, all are used
-FINE_PX, BROAD_PX = 3, 13  # sides over which brightness and colour are averaged
-COLOUR = 1.5  # weight of a grey level of colour; compression spreads colour more than brightness
-LESS = 1.25  # a picture is sharper than another from this ratio of their detail in px on
-NONE = 10.0  # the difference of pictures that do not overlap
 
 
 def compare(one: Working, other: Working, mirror: bool = False) -> float:
@@ -281,7 +270,7 @@ def compare(one: Working, other: Working, mirror: bool = False) -> float:
     Args:
         mirror: try the mirror image of the other too.
     """
-    return _compared(one, other, mirror)[0]
+    return _differences(one, other, mirror)[0]
 
 
 def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> float:
@@ -292,7 +281,7 @@ def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> float:
 
 def difference_picture(one: Working, other: Working, mirror: bool) -> np.ndarray | None:
     """Return the difference, amplified 4 times around mid grey, (H, W, 3) uint8; None: no overlap."""
-    rest_HWC = _compared(one, other, mirror)[1]
+    rest_HWC = _differences(one, other, mirror)[1]
     return None if rest_HWC is None else (128 + 4 * rest_HWC).clip(0, 255).astype(np.uint8)
 
 
@@ -301,21 +290,21 @@ def _opened(root: Path, image_path: str) -> Working:
     return working(open_as_seen(root / image_path))
 
 
-def _compared(one: Working, other: Working, mirror: bool) -> tuple[float, np.ndarray | None]:
+def _differences(
+    one: Working, other: Working, mirror: bool = False
+) -> tuple[float, np.ndarray | None]:
     """Return the largest local difference and, if the pictures overlap, all of them."""
-    found = _compare(one, other)
     if mirror:
-        found = min(found, _compare(one, mirrored(other)), key=lambda found: found[0])
-    return found
-
-
-def _compare(one: Working, other: Working) -> tuple[float, np.ndarray | None]:
+        both = _differences(one, other), _differences(one, mirrored(other))
+        return min(both, key=lambda found: found[0])
     found = align(one, other)
     side = one.colour_VSSC.shape[1]
     rows, columns = overlap(found.placement, side)
     if min(rows.stop - rows.start, columns.stop - columns.start) < side // 2:
         return NONE, None
-    detail = _common_detail(one.detail_V2[found.view], other.detail_V2[found.other_view], side)
+    # Width and height to compare at: less than the side where one picture is clearly softer
+    pairs = zip(one.detail_V2[found.view], other.detail_V2[found.other_view], strict=True)
+    detail = [side if max(pair) < LESS * min(pair) else min(pair) for pair in pairs]
     one_HWC = _softened(one.colour_VSSC[found.view], detail)[rows, columns]
     other_SSC = _softened(other.colour_VSSC[found.other_view], detail)
     other_HWC = placed(other_SSC, found.placement)[rows, columns]
@@ -324,14 +313,12 @@ def _compare(one: Working, other: Working) -> tuple[float, np.ndarray | None]:
     # detail that the other picture lost to clipping cannot be compared
     seen_HWC = one_HWC.clip(*np.clip((offset, gain * 255 + offset), 0, 255))
     rest_HWC = seen_HWC - lit_HWC
+    grey_HW = rest_HWC @ LUMA
+    colour_HWC = np.ascontiguousarray(rest_HWC[..., ::2]) - grey_HW[..., None]
+    fine = np.abs(cv2.blur(grey_HW, (FINE_PX, FINE_PX))).max()
+    broad = np.abs(cv2.blur(colour_HWC, (BROAD_PX, BROAD_PX))).max()
     spread = min(float(one_HWC.std()), float(lit_HWC.std())) + 1
-    return min(_largest(rest_HWC) / spread, NONE), rest_HWC
-
-
-def _common_detail(one: Sequence[int], other: Sequence[int], side: int) -> list[int]:
-    """Return width and height in px to compare at: `side`, or less if one picture is clearly softer."""
-    pairs = zip(one, other, strict=True)
-    return [side if max(pair) < LESS * min(pair) else min(pair) for pair in pairs]
+    return min(float(max(fine, COLOUR * broad)) / spread, NONE), rest_HWC
 
 
 def _softened(picture_SSC: np.ndarray, detail: list[int]) -> np.ndarray:
@@ -351,26 +338,14 @@ def _exposure(one_HWC: np.ndarray, other_HWC: np.ndarray) -> tuple[float, float]
         whole_HWC[:] = True
     one, other = one_HWC[whole_HWC], other_HWC[whole_HWC]
     for _ in range(3):  # refit without the pixels that fit worst
-        gain, offset = _fitted(one, other)
+        mean, other_mean = float(one.mean()), float(other.mean())
+        apart = other - other_mean
+        gain = float(np.vdot(one - mean, apart)) / (float(np.vdot(apart, apart)) + 1e-3)
+        gain = min(max(gain, 1 / GAIN_MAX), GAIN_MAX)
+        offset = mean - gain * other_mean
         off = np.abs(one - gain * other - offset)
         near = off <= 2.5 * np.median(off) + 4
         if near.all() or near.sum() < 100:
             break
         one, other = one[near], other[near]
     return gain, offset
-
-
-def _fitted(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    mean, other_mean = float(one.mean()), float(other.mean())
-    apart = other - other_mean
-    gain = float(np.vdot(one - mean, apart)) / (float(np.vdot(apart, apart)) + 1e-3)
-    gain = min(max(gain, 1 / GAIN_MAX), GAIN_MAX)
-    return gain, mean - gain * other_mean
-
-
-def _largest(rest_HWC: np.ndarray) -> float:
-    grey_HW = rest_HWC @ LUMA
-    colour_HWC = np.ascontiguousarray(rest_HWC[..., ::2]) - grey_HW[..., None]
-    fine = np.abs(cv2.blur(grey_HW, (FINE_PX, FINE_PX))).max()
-    broad = np.abs(cv2.blur(colour_HWC, (BROAD_PX, BROAD_PX))).max()
-    return float(max(fine, COLOUR * broad))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
 from PIL import Image
@@ -30,7 +31,7 @@ from guie.data.raw_batch import RawImages, packed
 from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
 from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
-from guie.rows.launching import Remote
+from guie.rows.launching import ComputeItems, Remote
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
@@ -67,7 +68,7 @@ def embed_files(
     accelerator: Accelerator,
     embedder: Embeds,
     preprocess: AnyPreprocess,
-    files: Sequence[Path],
+    files: Sequence[str | Path],
     open_image: OpenImage = open_as_seen,
     **settings: Any,
 ) -> np.ndarray:
@@ -112,8 +113,9 @@ class OnDevices:
         dataset: sample n is that of state n: an image, or a tuple of all inputs of the embedder.
         workers: loader processes per process; None for `guie.base.processes.loader_count`.
         check: called before each batch, and once after the last.
-        remote: for Ray.
     """
+
+    remote: Remote | None = None  # for Ray
 
     def __init__(
         self,
@@ -124,16 +126,15 @@ class OnDevices:
         *,
         workers: int | None = None,
         check: Check = raise_fault,
-        remote: Remote | None = None,
     ):
         self.accelerator, self.embedder, self.dataset = accelerator, embedder, dataset
-        self.unit, self.workers, self.check, self.remote = batch_size, workers, check, remote
+        self.batch_size, self.workers, self.check = batch_size, workers, check
         self.process = accelerator.process_index, accelerator.num_processes
 
     def starts(self, count: int, parts: int) -> range:
         # Of whole batches; about LEAST a part, so that processes get alike
-        batches = min(BLOCK // self.unit, -(-count // (self.unit * parts * LEAST)))
-        return range(0, count, self.unit * max(1, batches))
+        batches = min(BLOCK // self.batch_size, -(-count // (self.batch_size * parts * LEAST)))
+        return range(0, count, self.batch_size * max(1, batches))
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in the main process and return its result in every process."""
@@ -151,7 +152,9 @@ class OnDevices:
         be loaded or a block that cannot be written, and whatever `check` raises.
         """
         device, fault = self.accelerator.device, None
-        plan = [np.split(own, np.flatnonzero(np.diff(own // self.unit)) + 1) for own in blocks]
+        plan = [
+            np.split(own, np.flatnonzero(np.diff(own // self.batch_size)) + 1) for own in blocks
+        ]
         batches = [batch for own in plan for batch in own]
         most = self.accelerator.gather(torch.tensor([len(batches)], device=device)).max()
         loaded = Prefetcher(_inputs(device, self.dataset, batches, self.workers))
@@ -181,9 +184,9 @@ class OnDevices:
 
     @torch.inference_mode()
     def _embed(self, batch: Any) -> Tensor:
-        device, parts = self.accelerator.device, [batch] if torch.is_tensor(batch) else batch
+        inputs, device = [batch] if torch.is_tensor(batch) else batch, self.accelerator.device
         with self.accelerator.autocast():
-            return self.embedder(*(part.to(device, non_blocking=True) for part in parts)).float()
+            return self.embedder(*(one.to(device, non_blocking=True) for one in inputs)).float()
 
 
 def _inputs(
@@ -228,6 +231,8 @@ class Model(Protocol):
 
 
 View = Callable[[Image.Image], Image.Image]
+# Opens an embedder and its preprocessing in an actor of Ray, with an accelerator.
+Opens = Callable[[], tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]]
 
 
 class Viewed(nn.Module):
@@ -283,17 +288,17 @@ class FileEmbeddings:
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
-            batch_size = self._compute.unit
-            there = partial(_on_an_actor, opens, open_image, batch_size)
-            self._compute.remote = Remote(there, items)
+            there = partial(_open_on_an_actor, opens, open_image, self._compute.batch_size)
+            self._compute.remote = Remote(there, items, self.dataset.differs_N.__setitem__)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
         """Compute the missing rows of part n of m, and return their positions.
 
         Raises UserError if an image cannot be decoded, or the store cannot be written.
         """
-        made_by = (self.store, self.states, self._compute)
-        return fill(*made_by, part=part, without=self.without, title=title)
+        return fill(
+            self.store, self.states, self._compute, part=part, without=self.without, title=title
+        )
 
     def missing_parts(self, parts: int) -> list[int]:
         """Return which of m parts lack rows."""
@@ -304,29 +309,27 @@ class FileEmbeddings:
         good = np.delete(np.arange(len(self.states)), self.without)
         return self.store.open(self.states.take(good), self._compute.embedder.dim)
 
-    def differences(self, computed: np.ndarray) -> list[str]:
-        """Return the `guie.data.images.difference` of images that `fill` has computed."""
+    def differences(self, computed: np.ndarray) -> pd.Series:
+        """Return the `guie.data.images.difference` of images that `fill` has computed, by path."""
         device = self.accelerator.device
         differs_N = self.accelerator.reduce(self.dataset.differs_N.to(device), "sum").cpu().numpy()
-        return [DIFFERENCES[number] for number in differs_N[computed]]
+        found = [DIFFERENCES[number] for number in differs_N[computed]]
+        return pd.Series(found, [self.states.names[row] for row in computed], object)
 
 
-# Returns an accelerator, and an embedder with its preprocessing.
-Opens = Callable[[], tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]]
-
-
-def _on_an_actor(
-    opens: Opens, open_image: OpenImage, batch_size: int
-) -> Callable[[Sequence[tuple[str, Crop | None]]], OnDevices]:
-    """Open a model; return what makes an `OnDevices` of some files and boxes."""
+def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> ComputeItems:
+    """Open a model; return what embeds files and boxes, and returns the differences of the images."""
     accelerator, embedder, preprocess = opens()
 
-    def of(items: Sequence[tuple[str, Crop | None]]) -> OnDevices:
+    def compute(
+        items: Sequence[tuple[str, Crop | None]], missing: np.ndarray, write: Writer
+    ) -> Tensor:
         files, boxes = zip(*items, strict=True)
         dataset = EvalDataset(files, preprocess, boxes, open_image)
-        return OnDevices(accelerator, embedder, dataset, batch_size, workers=0)
+        OnDevices(accelerator, embedder, dataset, batch_size, workers=0)([missing], write, "")
+        return dataset.differs_N[missing]
 
-    return of
+    return compute
 
 
 def embed(
@@ -342,10 +345,9 @@ def embed(
     Raises UserError if an image cannot be read.
     """
     accelerator, paths = make_accelerator(), [os.path.abspath(file) for file in files]
-    if store is None:
-        made_by = (accelerator, model.embedder, model.preprocess)
-        return embed_files(*made_by, [*map(Path, paths)], **settings)
-    return stored_features(accelerator, model, paths, "/", store, dtype=np.float32, **settings)
+    if store:
+        return stored_features(accelerator, model, paths, "/", store, dtype=np.float32, **settings)
+    return embed_files(accelerator, model.embedder, model.preprocess, paths, **settings)
 
 
 def stored_features(
@@ -375,20 +377,22 @@ def stored_features(
     Raises:
         UserError: an image cannot be read, or the store cannot be written.
     """
-    model.embedder.to(accelerator.device)
+    embedder = model.embedder.to(accelerator.device)
     name, look = view or ("whole", None)
+    precision = accelerator.mixed_precision
+    store = Store(folder, recipe(model, precision) | {"view": name}, dtype)
+    opens = partial(_reopen, precision, reopen, look) if reopen else None
     preprocess = Viewed(look, model.preprocess) if look else model.preprocess
-    known_by = recipe(model, accelerator.mixed_precision) | {"view": name}
-    made_by = (Store(folder, known_by, dtype), accelerator, model.embedder, preprocess)
-    opens = partial(_reopened, accelerator.mixed_precision, reopen, look) if reopen else None
-    features = FileEmbeddings(*made_by, root, paths, opens=opens, **settings)
+    features = FileEmbeddings(
+        store, accelerator, embedder, preprocess, root, paths, opens=opens, **settings
+    )
     features.fill(f"features ({name})", part)
     return features.rows()
 
 
-def _reopened(
+def _reopen(
     precision: str, reopen: Callable[[], Model], look: View | None
-) -> tuple[Accelerator, Embeds, Callable[[Tensor], Tensor]]:
+) -> tuple[Accelerator, Embeds, nn.Module]:
     accelerator, model = make_accelerator(mixed_precision=precision), reopen()
     preprocess = Viewed(look, model.preprocess) if look else model.preprocess
     return accelerator, model.embedder, preprocess

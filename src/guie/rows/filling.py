@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.processes import follow_parent
-from guie.rows.launching import Remote, fill_with_ray, on_ray
+from guie.rows.launching import ComputeItems, Remote, fill_with_ray, on_ray
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
 
@@ -135,7 +135,7 @@ class OnCores:
     ):
         self.look, self.items, self.columns = look, items, list(columns)
         self.workers, self.unit_name = workers, unit_name
-        self.remote = Remote(partial(_on_a_core, look, self.columns), items)
+        self.remote = Remote(partial(_open_on_a_core, look, self.columns), items)
 
     def starts(self, count: int, parts: int) -> range:
         return range(0, count, max(1, min(self.most, -(-count // parts))))
@@ -153,9 +153,13 @@ class OnCores:
                 write(block, pd.DataFrame(rows, columns=self.columns))
 
 
-def _on_a_core(look: Callable[[Any], Sequence[Any]], columns: list[str]) -> Callable[..., OnCores]:
-    """Return what makes an `OnCores` of some items, in an actor."""
-    return partial(OnCores, look, columns=columns, workers=1)
+def _open_on_a_core(look: Callable[[Any], Sequence[Any]], columns: list[str]) -> ComputeItems:
+    """Return what computes records in an actor of Ray."""
+
+    def compute(items: Sequence[Any], missing: np.ndarray, write: Writer) -> None:
+        OnCores(look, items, columns, workers=1)([missing], write, "")
+
+    return compute
 
 
 def mapped(

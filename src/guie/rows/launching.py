@@ -8,56 +8,69 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from guie.base.arguments import ENGINE
+from guie.base.arguments import ENGINE, whole_number
 from guie.base.errors import UserError, optional_module
+from guie.base.network import ANSWER_S, answered
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
+
+START_S = 30  # after which a cluster without room for an actor is reported
+
+# Computes and writes the rows of some positions among items, and returns what `Remote.done` takes.
+ComputeItems = Callable[[Sequence[Any], np.ndarray, Writer], Any]
 
 
 @dataclass(frozen=True)
 class Remote:
     """What an actor needs to compute blocks.
 
-    Attributes: `open`, called once by each actor, returns what makes a `Compute` of a block's items;
-    `items`, one for each of the states.
+    Attributes:
+        open: called once by each actor.
+        items: one for each of the states.
+        done: called by the driver with the positions of each block, and what was returned for them.
     """
 
-    open: Callable[[], Callable[[Sequence[Any]], Any]]
+    open: Callable[[], ComputeItems]
     items: Sequence[Any] | np.ndarray
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of a list: its states and items, and the positions in it that are missing."""
-
-    states: States
-    items: Sequence[Any]
-    missing: np.ndarray
+    done: Callable[[np.ndarray, Any], None] = lambda positions, returned: None
 
 
 class Worker:
-    """An actor: computes a block, and adds it to the store itself."""
+    """An actor: computes blocks, and adds them to the store itself."""
 
-    def __init__(self, store: Store, remote: Callable[[], Callable[[Sequence[Any]], Any]]):
-        self.store, self.of = store, remote()
+    def __init__(self, store: Store, open_compute: Callable[[], ComputeItems]):
+        self.store, self.open_compute = store, open_compute
+        self.compute: ComputeItems | None = None
 
-    def add(self, block: Block) -> int | str:
-        """Compute and store one block; return how many rows, or why it cannot be."""
+    def started(self) -> None:
+        """Return as soon as the actor has its cores."""
+
+    def add(
+        self, positions: np.ndarray, first: int, states: States, items: Sequence[Any]
+    ) -> tuple[np.ndarray, Any] | str:
+        """Compute and store the rows of positions in a block; return why it cannot be, if so.
+
+        Args:
+            first: position at which the block begins; `states` and `items` are those of the block.
+        """
         try:
-            with Writer(self.store, block.states) as write:
-                self.of(block.items)([block.missing], write, "")
+            self.compute = self.compute or self.open_compute()
+            with Writer(self.store, states) as write:
+                return positions, self.compute(items, positions - first, write)
         except UserError as error:
             return str(error)
-        return len(block.missing)
 
 
 def fill_with_ray(
@@ -74,40 +87,35 @@ def fill_with_ray(
     written. What is computed stays.
     """
     ray = optional_module("ray", "--engine ray", "ray")
-    ends = [*starts[1:], len(states)]
-
-    def cut(positions: np.ndarray) -> Block:
-        block = bisect_right(starts, int(positions[0])) - 1
-        whole = range(starts[block], ends[block])
-        items = [remote.items[row] for row in whole]
-        return Block(states.take(np.array(whole)), items, positions - whole.start)
-
     if not ray.is_initialized():
-        try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
-            line = str(error).strip().splitlines()[0]
-            raise UserError(f"Ray does not start: {line}; check RAY_ADDRESS") from None
+        connect(ray)
     cluster = ray.cluster_resources()
     gpus = int(cluster.get("GPU", 0))
-    count = max(1, min(gpus or int(cluster["CPU"]), len(blocks)))
+    count = max(1, min(gpus or int(cluster.get("CPU", 0)), len(blocks)))
     # A worker or its machine may die: Ray starts it again. A block that kills four workers is at fault
-    actor = ray.remote(num_cpus=1, num_gpus=int(gpus > 0), max_restarts=-1, max_task_retries=3)(
-        Worker
-    )
+    settings = {"num_cpus": 1, "num_gpus": int(gpus > 0)}
+    actor = ray.remote(max_restarts=-1, max_task_retries=3, **settings)(Worker)
     actors = [actor.remote(store.absolute(), remote.open) for _ in range(count)]
-    pool = ray.util.ActorPool(actors)
-    bar = tqdm(
-        total=sum(map(len, blocks)), desc=f"{title} ({count} actors)", unit="img", disable=None
-    )
+
+    def submit(worker: Any, positions: np.ndarray) -> Any:
+        number = bisect_right(starts, int(positions[0])) - 1
+        first = starts[number]
+        end = starts[number + 1] if number + 1 < len(starts) else len(states)
+        items = [remote.items[row] for row in range(first, end)]
+        return worker.add.remote(positions, first, states.take(np.arange(first, end)), items)
+
+    total = sum(map(len, blocks))
     try:
-        with bar:
-            for done in pool.map_unordered(
-                lambda worker, block: worker.add.remote(cut(block)), blocks
-            ):
+        started, _ = ray.wait([one.started.remote() for one in actors], timeout=START_S)
+        if not started:
+            print(waiting(cluster, ray.available_resources(), gpus > 0), file=sys.stderr)
+        with tqdm(total=total, desc=f"{title} ({count} actors)", unit="img", disable=None) as bar:
+            for done in ray.util.ActorPool(actors).map_unordered(submit, blocks):
                 if isinstance(done, str):
                     raise UserError(done)
-                bar.update(done)
+                positions, returned = done
+                remote.done(positions, returned)
+                bar.update(len(positions))
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
         raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
@@ -115,6 +123,38 @@ def fill_with_ray(
         for worker in actors:  # else they keep their cores until all references to them are gone
             with suppress(ray.exceptions.RayError):
                 ray.kill(worker)
+
+
+def connect(ray: Any) -> None:
+    """Connect to the cluster of RAY_ADDRESS, or start one here. Raises UserError."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and whole_number(port) is not None:
+        # Ray itself tries for minutes, without a word
+        try:
+            server = host.strip("[]"), int(port)
+            answered(partial(socket.create_connection, server, ANSWER_S)).close()
+        except (OSError, OverflowError) as error:
+            remedy = "run `ray start --head` there, correct the address, or unset RAY_ADDRESS"
+            raise UserError(f"RAY_ADDRESS {address}: no Ray answers ({error}); {remedy}") from None
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise UserError(f"Ray does not start: {line}; check RAY_ADDRESS") from None
+
+
+def waiting(cluster: dict[str, float], free: dict[str, float], on_gpus: bool) -> str:
+    """Return the line that says what the actors of a full cluster wait for."""
+    kinds = {"CPU": "cores", "GPU": "GPUs"} if on_gpus else {"CPU": "cores"}
+    shares = [
+        f"{free.get(kind, 0):g} of {cluster.get(kind, 0):g} {name}" for kind, name in kinds.items()
+    ]
+    needs = "a core and a GPU" if on_gpus else "a core"
+    return (
+        f"Ray: no worker started in {START_S} s, and each needs {needs}; free are"
+        f" {' and '.join(shares)}; waiting for other jobs to end"
+    )
 
 
 def on_ray() -> bool:

@@ -26,6 +26,8 @@ from guie.rows.checks import VERIFY, VERSION, Checks
 from guie.rows.states import States, absolute, states
 
 STATE = ["size_bytes", "mtime_ns"]  # of a file: what changes with its content
+LISTED = ["image_path", "split", "reason"]  # columns of a list of dropped rows
+SHOWN = 20  # files listed in a message; the rest are counted
 
 
 def drop_unusable(
@@ -58,10 +60,6 @@ def drop_unusable(
     return table.assign(**seen)[~unusable].reset_index(drop=True), files
 
 
-SHOWN = 20  # files listed; the rest are counted
-LISTED = ["image_path", "split", "reason"]  # columns of such a list
-
-
 def readable(
     accelerator: Accelerator,
     manifest: Manifest,
@@ -89,15 +87,13 @@ def readable(
     rows = table[used]
     paths = rows["image_path"].unique()
     known = states(manifest.root, paths) if accelerator.is_main_process else None
-    asked = (rows, manifest.root, usable_cores(), manifest.open_image, known)
-    bad = from_main(accelerator, partial(find_unreadable, *asked))
+    find = partial(find_unreadable, rows, manifest.root, usable_cores(), manifest.open_image, known)
+    bad = from_main(accelerator, find)
     if known is not None and not indexed:
-        sizes, times = (pd.Series(column, paths) for column in (known.size_N, known.time_N))
-        of_rows = {
-            name: column.reindex(table["image_path"], fill_value=-1).to_numpy()
-            for name, column in zip(STATE, (sizes, times), strict=True)
-        }
-        manifest = replace(manifest, table=table.assign(**of_rows))
+        found = pd.DataFrame(np.stack([known.size_N, known.time_N], axis=1), paths, STATE)
+        of_rows = found.reindex(table["image_path"], fill_value=-1)
+        columns = {name: of_rows[name].to_numpy() for name in STATE}
+        manifest = replace(manifest, table=table.assign(**columns))
     if bad.empty:
         return manifest
     if not drop_bad:

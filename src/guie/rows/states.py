@@ -106,12 +106,12 @@ def states(
     files = absolute(root, names)
     in_shard_N, size_N, time_N = states_in_shards(files)
     loose = np.flatnonzero(~in_shard_N)
-    parts = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
+    batches = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
     # A network disk takes milliseconds for each file
     with ThreadPoolExecutor(STAT_THREADS) as pool:
-        answers = pool.map(lambda part: [_size_and_time(files[n], by_content) for n in part], parts)
-        for part, found in zip(parts, answers, strict=True):
-            size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T
+        asked = pool.map(lambda own: [_size_and_time(files[n], by_content) for n in own], batches)
+        for own, found in zip(batches, asked, strict=True):
+            size_N[own], time_N[own] = np.reshape(found, (-1, 2)).T
     return States(names, size_N, time_N, variant)
 
 

@@ -100,13 +100,12 @@ class Store:
         Every block on disk that holds some of them is verified. A damaged block is logged and removed. A
         bucket checks its objects itself.
         """
-        names, key_M, block_M, _ = self._index()
-        place_N = _places(key_M, states.key_N)
-        for block in np.unique(block_M[place_N[place_N >= 0]]).tolist():
+        names, block_N, _ = self._located(states)
+        for block in np.unique(block_N[block_N >= 0]).tolist():
             if not self.url and not self._is_whole(names[block]):
                 self._forget(names[block])
-                place_N[block_M[place_N] == block] = -1
-        absent = np.flatnonzero(place_N < 0)
+                block_N[block_N == block] = -1
+        absent = np.flatnonzero(block_N < 0)
         _, first = np.unique(states.key_N[absent], return_index=True)
         return absent[np.sort(first)]
 
@@ -153,8 +152,8 @@ class Store:
 
     def open(self, states: States, dim: int) -> Rows:
         """Return the rows of these keys; reading one that is not in the store raises LookupError."""
-        names, place_N, row_N = self._located(states)
-        return Rows(self._blocks(names, place_N), place_N, row_N, dim)
+        names, block_N, row_N = self._located(states)
+        return Rows(self._blocks(names, block_N), block_N, row_N, dim)
 
     def table(self, states: States, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the records of keys that are all in the store, in the order of `states`."""
@@ -169,14 +168,6 @@ class Store:
         everything = pd.concat(read, ignore_index=True)
         return everything.take(first[number_N] + row_N).reset_index(drop=True)
 
-    def _located(self, states: States) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Return the blocks' names, and the block and the row in it of each key; block -1 if absent."""
-        names, key_M, block_M, row_M = self._index()
-        place_N = _places(key_M, states.key_N)
-        if not len(key_M):
-            return names, place_N, place_N
-        return names, np.where(place_N < 0, -1, block_M[place_N]), row_M[place_N]
-
     def remove(self) -> None:
         """Delete the rows, and the folders that are then empty; files of others stay."""
         own = [name for name in self._names() if OWN_FILE.fullmatch(name)]
@@ -186,9 +177,12 @@ class Store:
             self.folder.rmdir()
             self.folder.parent.rmdir()
 
-    def _index(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Return the blocks' names, the keys of all rows in order, and each key's block and row in it."""
-        names, keys = [], [np.empty(0, KEY)]
+    def _located(self, states: States) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Return the blocks' names, and the block and the row in it of each key; block -1 if absent.
+
+        A block without readable keys is logged and removed.
+        """
+        names, keys = [], []
         files = sorted(name for name in self._names() if KEYS.fullmatch(name))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             for file, key_R in zip(files, pool.map(self._keys, files), strict=True):
@@ -198,12 +192,16 @@ class Store:
                 else:
                     names.append(name)
                     keys.append(key_R)
+        if not keys:
+            return names, np.full(len(states), -1), np.full(len(states), -1)
         key_M = np.concatenate(keys)
-        lengths = [len(one) for one in keys[1:]]
-        block_M = np.repeat(np.arange(len(names)), lengths)
-        row_M = np.concatenate([np.empty(0, np.int64), *map(np.arange, lengths)])
         order = np.argsort(key_M, kind="stable")
-        return names, key_M[order], block_M[order], row_M[order]
+        key_M = key_M[order]
+        block_M = np.repeat(np.arange(len(keys)), [len(key_R) for key_R in keys])[order]
+        row_M = np.concatenate([np.arange(len(key_R)) for key_R in keys])[order]
+        place_N = np.minimum(np.searchsorted(key_M, states.key_N), len(key_M) - 1)
+        block_N = np.where(key_M[place_N] == states.key_N, block_M[place_N], -1)
+        return names, block_N, row_M[place_N]
 
     def _keys(self, name: str) -> np.ndarray | None:
         with suppress(OSError, ValueError, EOFError):
@@ -299,13 +297,3 @@ def _hash(key_R: np.ndarray, content: bytes) -> str:
     digest = hashlib.sha256(key_R.tobytes())
     digest.update(content)
     return digest.hexdigest()
-
-
-def _places(key_M: np.ndarray, key_N: np.ndarray) -> np.ndarray:
-    """Return where each of N keys first is among M sorted ones; -1 if it is not."""
-    if not len(key_M):
-        return np.full(len(key_N), -1)
-    place_N = np.searchsorted(key_M, key_N)
-    place_N[place_N == len(key_M)] = 0
-    place_N[key_M[place_N] != key_N] = -1
-    return place_N
