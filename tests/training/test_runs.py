@@ -12,6 +12,7 @@ import pytest
 from accelerate import Accelerator
 
 from guie.base.errors import UserError
+from guie.base.files import held
 from guie.config import MixConfig, RunConfig, config_from
 from guie.config.ensemble import ComposeConfig
 from guie.training.run_folder import (
@@ -22,7 +23,6 @@ from guie.training.run_folder import (
     differences,
     keep_classes,
     keep_images,
-    locked,
     open_run,
     read_record,
     read_summary,
@@ -204,12 +204,12 @@ def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Pat
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    one = config(tmp_path)
-    with locked(one):
+    one, lock = config(tmp_path), (tmp_path / "t/.lock", "another process trains there", "wait")
+    with held(*lock):
         open_run(one, resume=False, overwrite=True)  # keeps the lock it holds
-        with pytest.raises(UserError, match="another process trains there"), locked(one):
+        with pytest.raises(UserError, match="another process trains there"), held(*lock):
             pass
-    with locked(one):
+    with held(*lock):
         pass
 
 
@@ -299,11 +299,11 @@ def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None
 
 
 def test_a_lock_that_the_loaders_of_a_killed_run_still_hold_is_waited_for(tmp_path: Path) -> None:
-    one = config(tmp_path)
-    with locked(one):
+    lock = (tmp_path / "t/.lock", "another process trains there", "wait")
+    with held(*lock):
         pass
-    held = (tmp_path / "t/.lock").open("a+")
-    fcntl.flock(held, fcntl.LOCK_EX)
-    threading.Timer(0.3, held.close).start()
-    with locked(one):
-        assert held.closed
+    loader = (tmp_path / "t/.lock").open("a+")
+    fcntl.flock(loader, fcntl.LOCK_EX)
+    threading.Timer(0.3, loader.close).start()
+    with held(*lock):
+        assert loader.closed

@@ -54,11 +54,18 @@ class MovingAverage(AveragedModel):
 def set_learning_rates(
     optimizer: torch.optim.Optimizer, stage: StageConfig, step: int, total_steps: int
 ) -> dict[str, float]:
-    """Set every group's rate for this step; return the highest rate per part, for the log."""
+    """Set every group's rate for this step; return the highest rate per part, for the log.
+
+    The warm-up is linear, from `warmup_start` to the peak.
+    """
     steps_per_epoch = total_steps / stage.epochs
     warmup_steps = round(stage.warmup.steps(steps_per_epoch)) if stage.warmup else 0
     if step < warmup_steps:
-        factor = warmup_factor(stage, step, warmup_steps, steps_per_epoch)
+        gone: float = step
+        if stage.warmup_every:
+            gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
+        start = stage.warmup_start
+        factor = start + (1 - start) * (gone + 1) / (warmup_steps + 1)
     else:
         factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
     rates: dict[str, float] = {}
@@ -96,17 +103,6 @@ def schedule_factor(
             return schedule.factor**drops
         case "exponential":
             return schedule.factor ** schedule.every.times_in(step - warmup_steps, steps_per_epoch)
-
-
-def warmup_factor(
-    stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
-) -> float:
-    """Return learning rate / peak for step 0 .. warmup_steps - 1: linear from `warmup_start` to 1."""
-    gone: float = step
-    if stage.warmup_every:
-        gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
-    start = stage.warmup_start
-    return start + (1 - start) * (gone + 1) / (warmup_steps + 1)
 
 
 def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
@@ -166,6 +162,7 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     if stage.layer_decay != 1:
         _refuse_unknown_order(task)
     spared = _spared_by_library(task)
+    decays = stage.weight_decay
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
     for named in named_parameters(task):
         part, name, parameter = named
@@ -174,7 +171,8 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
             peak_lr = _rate(task, named, stage.lr) * stage.layer_decay**below
             matrix = _is_weight(named) and parameter not in spared
             wide = parameter.ndim > 1 and (matrix or stage.decay_embeddings)
-            decay = _decay(part, stage) if wide or stage.decay_vectors else 0.0
+            decay = decays if isinstance(decays, float) else decays.of(part)
+            decay = decay if wide or stage.decay_vectors else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
         raise UserError(f"stage {stage.name}: nothing to train: all parts have lr 0; raise one")
@@ -238,11 +236,6 @@ def _is_weight(named: Named) -> bool:
     own = named.name.rsplit(".", 1)[-1]
     parametrized = ".parametrizations.weight." in named.name
     return named.part == "classes" or "weight" in own or "proj" in own or parametrized
-
-
-def _decay(part: str, stage: StageConfig) -> float:
-    decay = stage.weight_decay
-    return decay if isinstance(decay, float) else decay.of(part)
 
 
 def _rate(task: Task, named: Named, rates: LearningRates) -> float:

@@ -56,10 +56,17 @@ class Shards:
     """
 
     def __init__(self, accelerator: Accelerator, task: Task):
-        self.accelerator = accelerator
-        self.frame = _without_weights(task) if is_sharded(accelerator) else None
-        if self.frame is not None:
-            _refuse_scalars(task)
+        self.accelerator, self.frame = accelerator, None
+        if not is_sharded(accelerator):
+            return
+        named = dict(task.named_parameters())
+        if scalars := [name for name, parameter in named.items() if not parameter.dim()]:
+            raise UserError(
+                f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
+            )
+        # A copy of the task whose parameters are on the meta device and use no memory
+        hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in named.values()}
+        self.frame = copy.deepcopy(task, hollow)
 
     def prepare(self, task: Task, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return the task as wrapped by accelerate, here sharded in place, and its optimiser."""
@@ -119,11 +126,10 @@ def gathered(accelerator: Accelerator, state: Any) -> Any:
     """
     if not is_sharded(accelerator):
         return state
-    keep = accelerator.is_main_process
 
     def take(tensor: Tensor) -> Tensor | None:
         full = _full(tensor, torch.device("cpu"))
-        return full if keep else None
+        return full if accelerator.is_main_process else None
 
     return map_tensors(take, state)
 
@@ -175,20 +181,6 @@ def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
     return map_tensors(part, values)
-
-
-def _without_weights(task: Task) -> Task:
-    """Return a copy whose parameters are on the meta device and use no memory."""
-    hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
-    return copy.deepcopy(task, hollow)
-
-
-def _refuse_scalars(task: nn.Module) -> None:
-    scalars = [name for name, parameter in task.named_parameters() if not parameter.dim()]
-    if scalars:
-        raise UserError(
-            f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
-        )
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
