@@ -170,7 +170,7 @@ def train_stage(run: Run, stage: Stage) -> None:
     quiet = not accelerator.is_local_main_process
     with tqdm(desc=stage.config.name, total=total_steps, initial=state.step, disable=quiet) as bar:
         for batch in batches:
-            logs, rates = step(run, stage, batch)
+            logs, rates = train_step(run, stage, batch)
             watch.add(logs["loss"], batch.row_B, rates)
             bar.update()
 
@@ -200,7 +200,7 @@ def train_stage(run: Run, stage: Stage) -> None:
                 return
 
 
-def step(run: Run, stage: Stage, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+def train_step(run: Run, stage: Stage, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Take one optimiser step; return the task's logs, and the learning rate of each part.
 
     Raises as `gradients_within_memory`; the state before this step is then saved, if that is possible.
