@@ -132,7 +132,7 @@ class Run:
         device = self.accelerator.device
         on_gpu = device.type == "cuda"
         memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        gpu_bytes = torch.cuda.max_memory_allocated(device) if on_gpu else None
+        gpu_bytes = torch.cuda.max_memory_allocated(device) if on_gpu else 0
         summary = {
             "best": self.state.best(),
             "steps": self.state.global_step,
@@ -140,7 +140,7 @@ class Run:
             "seconds": round(time.monotonic() - self.began, 1),
             "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
             "peak_memory_mb": math.ceil(memory_kb / 1024),  # without loader workers
-            "peak_gpu_memory_mb": None if gpu_bytes is None else math.ceil(gpu_bytes / 2**20),
+            "peak_gpu_memory_mb": math.ceil(gpu_bytes / 2**20) if on_gpu else None,
             "classes": len(self.classes),
             "parameters": total,
             "trainable_parameters": trainable,

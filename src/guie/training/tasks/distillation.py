@@ -32,7 +32,13 @@ from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.run_folder import read_class_weights
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Teacher, TeacherOutput, classes_of, open_teachers, outputs_of
+from guie.training.teachers import (
+    Teacher,
+    TeacherOutput,
+    mask_of_domains,
+    open_teachers,
+    outputs_of,
+)
 
 
 class DistillationTask(Task):
@@ -65,7 +71,7 @@ class DistillationTask(Task):
                     for teacher in self.teachers
                 )
             where = f"task.criteria.{number}"
-            self.masks.append(classes_of(term.domains, classes.domains, where))
+            self.masks.append(mask_of_domains(term.domains, classes.domains, where))
 
     @property
     def classifier(self) -> MarginSoftmax | None:
