@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -120,12 +120,18 @@ class StageData:
         return kind(self.sampler, step, self.total_steps, rank, ranks)
 
     def _teacher_features(self, task: Task, draws: RankDraws) -> TeacherFeatures | None:
-        """Return the teachers' outputs for the batches, precomputed if the stage has fixed views."""
+        """Return the teachers' embeddings (B, T) for each batch if the stage has fixed views, else None."""
         views = self.config.cached_views or self.config.repeated_views
         if not views or not isinstance(task, DistillationTask):
             return None
-        found = teacher_views(self.run, task.teachers, self.dataset, views)
-        return partial(_taught_batches, found, draws)
+        each = teacher_views(self.run, task.teachers, self.dataset, views)
+
+        def batches() -> Iterator[Tensor]:
+            for visits_B, rows_B in draws:
+                parts = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
+                yield torch.from_numpy(np.concatenate(parts, axis=1))
+
+        return batches
 
     def _load_features(self, backbone: Backbone, views: int) -> None:
         run, accelerator = self.run, self.run.accelerator
@@ -253,22 +259,19 @@ def _split(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
     return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()
 
 
-class TeacherViews(NamedTuple):
-    """Stored embeddings of all views of the images that one teacher teaches."""
-
-    place_N: np.ndarray  # of each training row in a view; -1 if it is not taught
-    views: Sequence[Rows]
-
-
 def teacher_views(
     run: Run, teachers: Sequence[Teacher], dataset: TrainDataset, views: int
-) -> list[TeacherViews]:
+) -> list[tuple[np.ndarray, Sequence[Rows]]]:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
     A teacher of larger images than the student's sees the same part of an image in more pixels. Every
     process must call it. Raises UserError as `stored_views`.
+
+    Returns for each teacher the place (N,) of each training row in a view, -1 if it is not taught, and the
+    embeddings of each view.
     """
-    accelerator, each = run.accelerator, []
+    accelerator = run.accelerator
+    each: list[tuple[np.ndarray, Sequence[Rows]]] = []
     for teacher in teachers:
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)
@@ -287,7 +290,7 @@ def teacher_views(
             title=f"embeddings by {teacher.name}",
             check=run.guard.check,
         )
-        each.append(TeacherViews(place_N, found))
+        each.append((place_N, found))
     return each
 
 
@@ -302,10 +305,3 @@ def _drawn_for(teacher: Teacher, dataset: TrainDataset) -> TrainDataset:
     own["size_px"] = max(own["size_px"], *(whole.size_px for whole in wholes))
     larger.preprocess = Preprocess(**own)
     return larger
-
-
-def _taught_batches(each: Sequence[TeacherViews], draws: RankDraws) -> Iterator[Tensor]:
-    """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
-    for visits_B, rows_B in draws:
-        parts = [drawn_rows(one.views, visits_B, one.place_N[rows_B]) for one in each]
-        yield torch.from_numpy(np.concatenate(parts, axis=1))

@@ -127,7 +127,13 @@ def gradients_within_memory(
                 restore()
             small = pieces * 2 > len(batch)
             if config.on_out_of_memory == "stop" or small or not alone:
-                raise UserError(_advice(stage, state, pieces, small)) from None
+                more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve)"
+                advice = "lower the image size" if small else f"{more}, lower batch_size"
+                raise UserError(
+                    f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
+                    f" {stage.batch_size} in {pieces} micro-batches; {advice} or take a smaller"
+                    " backbone, and --resume"
+                ) from None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         state.halvings += 1
@@ -246,12 +252,3 @@ def out_of_memory(error: RuntimeError) -> bool:
     """Whether a device, or the CPU's allocator, ran out of memory."""
     # The CPU's allocator raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _advice(stage: StageConfig, state: TrainState, pieces: int, small: bool) -> str:
-    more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve), lower batch_size"
-    return (
-        f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
-        f" {stage.batch_size} in {pieces} micro-batches;"
-        f" {'lower the image size' if small else more} or take a smaller backbone, and --resume"
-    )
