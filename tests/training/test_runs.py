@@ -12,7 +12,6 @@ import pytest
 from accelerate import Accelerator
 
 from guie.base.errors import UserError
-from guie.base.files import held
 from guie.config import MixConfig, RunConfig, config_from
 from guie.config.ensemble import ComposeConfig
 from guie.training.run_folder import (
@@ -23,6 +22,7 @@ from guie.training.run_folder import (
     differences,
     keep_classes,
     keep_images,
+    locked,
     open_run,
     read_record,
     read_summary,
@@ -204,12 +204,12 @@ def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Pat
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    one, lock = config(tmp_path), (tmp_path / "t/.lock", "another process trains there", "wait")
-    with held(*lock):
+    one, folder = config(tmp_path), tmp_path / "t"
+    with locked(folder):
         open_run(one, resume=False, overwrite=True)  # keeps the lock it holds
-        with pytest.raises(UserError, match="another process trains there"), held(*lock):
+        with pytest.raises(UserError, match="another process trains there"), locked(folder):
             pass
-    with held(*lock):
+    with locked(folder):
         pass
 
 
@@ -299,11 +299,11 @@ def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None
 
 
 def test_a_lock_that_the_loaders_of_a_killed_run_still_hold_is_waited_for(tmp_path: Path) -> None:
-    lock = (tmp_path / "t/.lock", "another process trains there", "wait")
-    with held(*lock):
+    folder = tmp_path / "t"
+    with locked(folder):
         pass
     loader = (tmp_path / "t/.lock").open("a+")
     fcntl.flock(loader, fcntl.LOCK_EX)
     threading.Timer(0.3, loader.close).start()
-    with held(*lock):
+    with locked(folder):
         assert loader.closed

@@ -35,7 +35,6 @@ from guie.ensembles.soup import (
     held_out,
     ingredients_of,
     mean_of_weights,
-    refuse_other_backbones,
     spaces_apart,
     trained_apart,
 )
@@ -131,9 +130,7 @@ def _average_weights(
     """Average weights, of whole models or of heads."""
     evaluate = partial(fits.scores, keep=True)
     members = [member for member in config.members if isinstance(member, ModelMember)]
-    ingredients = examine(ingredients_of(members), evaluate)
-    if isinstance(join, HeadsConfig):
-        refuse_other_backbones(ingredients)
+    ingredients = examine(ingredients_of(members), evaluate, isinstance(join, HeadsConfig))
     fits.warn(trained_apart(ingredients))
     greedy = isinstance(join, SoupConfig) and join.greedy
     model, scores, ingredients = mean_of_weights(ingredients, evaluate, greedy)

@@ -68,10 +68,8 @@ class Ingredient:
             model = open_model(self.run, weights=self.file.name)
             model.alone("average the runs of each, one by one")
             return model
-        config, saved = (
-            load_config(Path(self.run) / "config.yaml", RunConfig),
-            load_checkpoint(self.file),
-        )
+        config = load_config(Path(self.run) / "config.yaml", RunConfig)
+        saved = load_checkpoint(self.file)
         size = ImageSize(*config.image_size(config.stages[saved["state"].stage]))
         member = MemberConfig(source=self.name, model=size.set_in(config.model), run=config)
         return rebuild(member, embedder_weights(saved), self.name)
@@ -110,13 +108,20 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
     return ingredients
 
 
-def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Ingredient]:
+def examine(
+    ingredients: Sequence[Ingredient], evaluate: Evaluate, heads: bool = False
+) -> list[Ingredient]:
     """Score each ingredient alone, and compare it with the first.
+
+    Args:
+        heads: only heads are averaged, so that all else must be bit-identical.
 
     Raises UserError, naming the first difference, for one that cannot be averaged with the first.
     """
     first, first_model = ingredients[0], ingredients[0].load()
-    expected = _architecture(first_model)
+    expected, first_state = _architecture(first_model), first_model.embedder.state_dict()
+    if heads and not any(name.startswith("head.") for name in first_state):
+        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
     found = []
     for one in ingredients:
         model = one.load()
@@ -130,7 +135,12 @@ def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Ingre
         for name, value in state.items():
             if not value.isfinite().all():
                 raise UserError(f"{one.name}: {name} is not finite; leave this one out")
-        similarity = similarity_by_part(state, first_model.embedder.state_dict())
+            if heads and not name.startswith("head.") and not torch.equal(value, first_state[name]):
+                raise UserError(
+                    f"{one.name}: {name} differs from that of {first.name}; join: heads needs identical"
+                    " backbones; use join: soup or average"
+                )
+        similarity = similarity_by_part(state, first_state)
         sha256 = sha256_of(one.file) if one.file else state_hash(state)
         found.append(replace(one, sha256=sha256, similarity=similarity, alone=evaluate(model)))
     return found
@@ -206,22 +216,6 @@ def held_out(scores: Scores) -> float:
     """Return the score that selects a greedy soup: R@1 on the val split, mean over domains."""
     assert scores is not None  # the config of a greedy soup requires a val split
     return scores["val_r_at_1"]
-
-
-def refuse_other_backbones(ingredients: Sequence[Ingredient]) -> None:
-    """Raise UserError unless all ingredients have bit-identical backbones, and a head."""
-    first, weights = ingredients[0], ingredients[0].load().embedder.state_dict()
-    backbone = {name: value for name, value in weights.items() if not name.startswith("head.")}
-    if len(backbone) == len(weights):
-        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
-    for one in ingredients[1:]:
-        state = one.load().embedder.state_dict()
-        for name, value in backbone.items():
-            if not torch.equal(value, state[name]):
-                raise UserError(
-                    f"{one.name}: {name} differs from that of {first.name}; join: heads"
-                    " needs identical backbones; use join: soup or average"
-                )
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:

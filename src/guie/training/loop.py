@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.base.files import held
 from guie.base.slow_bf16 import float32_products
 from guie.config import RunConfig
 from guie.data.dataset import Batch
@@ -25,7 +24,7 @@ from guie.rows.readable import readable
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 from guie.training.run import Run
-from guie.training.run_folder import LOCK, best_score_text, open_run, read_summary
+from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Stage
 from guie.training.starting import load_start, refuse_missing_inputs
@@ -73,9 +72,7 @@ def run_config(
         guard = contexts.enter_context(ProcessGroupGuard(accelerator, interrupts))
 
         def lock_and_open() -> tuple[Path, bool]:
-            folder = Path(config.out) / config.name
-            taken, remedy = f"{folder}: another process trains there", "wait, or --set name=..."
-            contexts.enter_context(held(folder / LOCK, taken, remedy))
+            contexts.enter_context(locked(Path(config.out) / config.name))
             return open_run(config, resume=resume, overwrite=overwrite)
 
         folder, finished = from_main(accelerator, lock_and_open)

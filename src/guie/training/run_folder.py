@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.base.files import (
     append_text,
+    held,
     read_json,
     replacing,
     save_arrays,
@@ -160,6 +161,14 @@ def _parse(path: Path, line: bytes) -> dict[str, Any]:
         pass
     shown = line[:SHOWN_BYTES].decode(errors="replace")
     raise UserError(f"{path}: a line is not JSON with a step ({shown!r}); repair or remove it")
+
+
+def locked(folder: Path) -> AbstractContextManager[Any]:
+    """Lock a run's folder; the lock is released when the process ends, however it ends.
+
+    Raises UserError if another process trains there.
+    """
+    return held(folder / LOCK, f"{folder}: another process trains there", "wait, or --set name=...")
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:

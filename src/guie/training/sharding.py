@@ -77,7 +77,7 @@ class Shards:
         self.shard(task)
         _set_parameters(optimizer, task, groups)
         model, optimizer = self.accelerator.prepare(task, optimizer)
-        # accelerate finds them by address, which empty parts have in common
+        # accelerate finds them by address, which empty shards have in common
         _set_parameters(optimizer, task, groups)
         return model, optimizer
 
@@ -135,15 +135,15 @@ def gathered(accelerator: Accelerator, state: Any) -> Any:
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load an unsharded state dict; each process takes its own part.
+    """Load an unsharded state dict; each process takes its own shard.
 
     The kernel stays that of this device, if the state is from another.
     """
     owners = [p for group in optimizer.param_groups for p in group["params"]]
-    parts = {n: _parts(owners[n], values) for n, values in state["state"].items()}
+    shards = {n: _sharded(owners[n], values) for n, values in state["state"].items()}
     pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
     groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
-    optimizer.load_state_dict({**state, "state": parts, "param_groups": groups})
+    optimizer.load_state_dict({**state, "state": shards, "param_groups": groups})
 
 
 def optimizer_state(optimizer: Optimizer, task: nn.Module) -> dict[str, dict[str, Any]]:
@@ -168,19 +168,19 @@ def _full(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to(device)
 
 
-def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
+def _sharded(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
     """Shard an optimiser's state of one parameter; tensors of its shape are sharded as it is."""
     if not isinstance(owner, DTensor):
         return values
 
-    def part(value: Tensor) -> Tensor:
+    def shard(value: Tensor) -> Tensor:
         if value.shape != owner.shape:
             return value  # a counter
         mesh, placements = owner.device_mesh, owner.placements
         # Every process has read the file, so nothing needs to be sent.
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
-    return map_tensors(part, values)
+    return map_tensors(shard, values)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

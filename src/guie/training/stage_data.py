@@ -128,8 +128,8 @@ class StageData:
 
         def batches() -> Iterator[Tensor]:
             for visits_B, rows_B in draws:
-                parts = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
-                yield torch.from_numpy(np.concatenate(parts, axis=1))
+                found = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
+                yield torch.from_numpy(np.concatenate(found, axis=1))
 
         return batches
 
@@ -246,9 +246,11 @@ def embed_rows(accelerator: Accelerator, embedder: Embedder, rows: Rows) -> np.n
     embedder.eval()
     found = [np.zeros((0, embedder.dim), np.float32)]
     for start in range(0, len(rows), BLOCK):
-        parts = [part.to(accelerator.device) for part in _split(rows[start : start + BLOCK])]
+        features_BF, shapes_B3 = _split(rows[start : start + BLOCK])
         with accelerator.autocast():
-            emb_BD = embedder.embed(*parts)
+            emb_BD = embedder.embed(
+                features_BF.to(accelerator.device), shapes_B3.to(accelerator.device)
+            )
         found.append(emb_BD.float().cpu().numpy())
     return np.concatenate(found)
 

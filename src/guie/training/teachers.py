@@ -81,7 +81,7 @@ def outputs_of(
             assert images_BCHW is not None and shapes_B3 is not None
             pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
             found.append([one.embed(pixels_BCHW, shapes_B3, piece.label_B) for one in teachers])
-        embeddings = tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        embeddings = tuple(torch.cat(pieces) for pieces in zip(*found, strict=True))
     pairs = zip(teachers, embeddings, strict=True)
     return [TeacherOutput(teacher.classes_C[batch.label_B], emb_BT) for teacher, emb_BT in pairs]
 
