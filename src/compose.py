@@ -45,19 +45,12 @@ def main(argv: Sequence[str] | None = None) -> Path:
     config = load_config(args.config, ComposeConfig, args.set)
     # Imported here, so that the help and refusals come at once.
     from guie.base.devices import from_main, make_accelerator
-    from guie.ensembles.joining import (
-        make,
-        refuse_existing,
-        refuse_missing_parts,
-        summary,
-        write,
-    )
+    from guie.ensembles.joining import make, refuse_unfit, summary, write
     from guie.ensembles.samples import Fits
 
     out = Path(config.out) / config.name
     accelerator = make_accelerator()
-    from_main(accelerator, lambda: refuse_existing(out))
-    from_main(accelerator, lambda: refuse_missing_parts(config))
+    from_main(accelerator, lambda: refuse_unfit(out, config))
     made = make(config, Fits(accelerator, config))
     if accelerator.is_main_process:
         write(out, made, config)

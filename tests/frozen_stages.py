@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,25 +13,26 @@ from accelerate import Accelerator
 
 from guie.config import RunConfig, config_from
 from guie.data.augmentation import Augment
-from guie.data.dataset import TrainDataset, classes_of, collated, training_rows
+from guie.data.dataset import TrainDataset, collated
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankDraws, Sampler
 from guie.data.sampling.streams import key
-from guie.models.embedder import build_preprocess
-from guie.rows.embedding import embed_files
-from guie.training.frozen import FrozenData, frozen_data
-from guie.training.optim import build_optimizer, freeze, set_learning_rates
+from guie.rows.embedding import embed_files, raise_fault
+from guie.training.optim import build_optimizer, set_learning_rates
+from guie.training.run import Run
+from guie.training.stage import set_model
+from guie.training.stage_data import StageData
 from guie.training.step import train_mode
 from guie.training.tasks import build_task
 
-SEED = (0, 0)
 BATCH = 24
 
 
-def run_config(out: Path, **stage: Any) -> RunConfig:
+def run_config(out: Path, seed: int = 0, **stage: Any) -> RunConfig:
     return config_from(
         {
             "name": "t",
+            "seed": seed,
             "out": str(out),
             "data": {"manifest": "mix.csv", "workers": 0},
             "model": {
@@ -53,36 +56,29 @@ def run_config(out: Path, **stage: Any) -> RunConfig:
 class Stage:
     """A frozen stage as `train.py` sets it up, one process."""
 
-    def __init__(self, manifest: Manifest, out: Path, seed: tuple[int, int] = SEED, **stage: Any):
-        self.config, self.manifest = run_config(out, **stage), manifest
+    def __init__(self, manifest: Manifest, out: Path, seed: int = 0, **stage: Any):
+        self.config, self.manifest = run_config(out, seed, **stage), manifest
         self.stage = self.config.stages[0]
-        rows = training_rows(manifest)
+        guard = SimpleNamespace(check=raise_fault)
+        self.run = Run(Accelerator(), self.config, out / "t", guard, manifest, None)
         torch.manual_seed(0)
-        self.task = build_task(self.config, classes_of(rows))
-        freeze(self.task, self.stage.lr)
+        self.task = build_task(self.config, self.run.classes)
+        self.preprocess = set_model(self.task, self.config, 0, range(len(self.run.classes)))
         self.optimizer = build_optimizer(self.task, self.stage)
         self.backbone = self.task.embedder.backbone
-        self.backbone.set_image_size(32)
-        self.preprocess = build_preprocess(self.config.model, self.backbone, 32)
-        augment = Augment(self.stage.augment)
-        self.dataset = TrainDataset(
-            rows, classes_of(rows).labels, manifest.root, augment, self.preprocess, seed
-        )
-        self.sampler = Sampler(rows["domain"], "balanced", BATCH, seed)
 
-    def data(self) -> FrozenData:
-        return frozen_data(
-            Accelerator(),
-            self.config,
-            self.stage,
-            self.backbone,
-            self.preprocess,
-            self.dataset,
-            self.manifest,
-        )
+    def data(self) -> StageData:
+        return StageData(self.run, self.task, self.preprocess, {})
+
+    @cached_property
+    def dataset(self) -> TrainDataset:
+        augment, rows = Augment(self.stage.augment), self.run.rows[0]
+        labels, root = self.run.classes.labels, self.manifest.root
+        return TrainDataset(rows, labels, root, augment, self.preprocess, (self.config.seed, 0))
 
     def draws(self, start: int, end: int) -> RankDraws:
-        return RankDraws(self.sampler, start, end, 0, 1)
+        rows, seed = self.run.rows[0], (self.config.seed, 0)
+        return RankDraws(Sampler(rows["domain"], "balanced", BATCH, seed), start, end, 0, 1)
 
     def images(self, start: int, end: int):
         """The same batches, made as for a stage that goes through the backbone."""

@@ -150,17 +150,17 @@ def within_steps(
     add, train_stage = LossWatch.add, loop.train_stage
 
     def watched(run: Any, stage: Any) -> None:
-        done = iter(range(1, stage.total_steps + 1))
+        done = iter(range(1, stage.data.total_steps + 1))
 
         def added(*args: Any) -> None:
             add(*args)
             number = next(done)
             if number == 1:
                 begin()
-            if number == stage.total_steps:
+            if number == stage.data.total_steps:
                 end()
 
-        assert stage.total_steps > 1
+        assert stage.data.total_steps > 1
         monkeypatch.setattr(LossWatch, "add", added)
         train_stage(run, stage)
 

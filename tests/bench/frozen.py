@@ -12,6 +12,7 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 from accelerate import Accelerator
@@ -23,9 +24,11 @@ from guie.data.dataset import Batch, TrainDataset, classes_of
 from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, RankDraws, Sampler
-from guie.models.embedder import build_preprocess
-from guie.training.frozen import FrozenData, frozen_data
-from guie.training.optim import build_optimizer, freeze, set_learning_rates
+from guie.rows.embedding import raise_fault
+from guie.training.optim import build_optimizer, set_learning_rates
+from guie.training.run import Run
+from guie.training.stage import set_model
+from guie.training.stage_data import StageData
 from guie.training.step import train_mode
 from guie.training.tasks import build_task
 
@@ -56,31 +59,21 @@ class Bench:
         )
         self.stage, self.rows = self.config.stages[0], rows_of(folder, args.images)
         self.accelerator = Accelerator()
+        manifest = Manifest(self.rows, folder, folder / "none", Sidecar())
+        guard = SimpleNamespace(check=raise_fault)
+        self.run = Run(self.accelerator, self.config, folder / "bench", guard, manifest, None)
         names = pd.DataFrame({"image_path": [f"{n}" for n in range(args.classes)]})
         names = names.assign(label="d/" + names["image_path"].str.zfill(6), domain="d")
-        classes = classes_of(names)
-        self.task = build_task(self.config, classes).to(self.accelerator.device)
-        self.backbone = self.task.embedder.backbone
-        freeze(self.task, self.stage.lr)
+        self.run.classes = classes_of(names)
+        self.task = build_task(self.config, self.run.classes).to(self.accelerator.device)
+        self.preprocess = set_model(self.task, self.config, 0, range(args.classes))
         self.optimizer = build_optimizer(self.task, self.stage)
-        self.preprocess = build_preprocess(self.config.model, self.backbone, SIZE_PX)
-        augment = Augment(self.stage.augment)
-        self.dataset = TrainDataset(
-            self.rows, classes.labels, folder, augment, self.preprocess, (0, 0)
-        )
-        self.manifest = Manifest(self.rows, folder, folder / "none", Sidecar())
+        augment, labels = Augment(self.stage.augment), self.run.classes.labels
+        self.dataset = TrainDataset(self.rows, labels, folder, augment, self.preprocess, (0, 0))
         self.sampler = Sampler(self.rows["domain"], "mixed", args.batch, (0, 0))
 
-    def computed(self) -> FrozenData:
-        return frozen_data(
-            self.accelerator,
-            self.config,
-            self.stage,
-            self.backbone,
-            self.preprocess,
-            self.dataset,
-            self.manifest,
-        )
+    def computed(self) -> StageData:
+        return StageData(self.run, self.task, self.preprocess, {})
 
     def images(self) -> Iterator[Batch]:
         batches = RankBatches(self.sampler, 0, 10**6, 0, 1)
@@ -109,14 +102,14 @@ def rows_of(folder: Path, count: int) -> pd.DataFrame:
 
 def compare(bench: Bench) -> dict[str, float]:
     """Images per second of everything."""
-    made: list[FrozenData] = []
+    made: list[StageData] = []
     seconds = seconds_of(lambda: made.append(bench.computed()))
     data, rates = made[0], {"computing the features": VIEWS * len(bench.rows) / seconds}
     images = bench.images()
     rates["through the backbone"] = bench.rate(lambda: bench.step(next(images)), 4)
     batch = next(images)
     rates["  the same, images ready in memory"] = bench.rate(lambda: bench.step(batch), 4)
-    cached = data.batches(RankDraws(bench.sampler, 0, 10**6, 0, 1))
+    cached = data.feature_batches(RankDraws(bench.sampler, 0, 10**6, 0, 1))
     rates["from cached features"] = bench.rate(lambda: bench.step(next(cached)), 100)
     rates["  drawing and reading alone"] = bench.rate(lambda: next(cached), 100)
     batch = next(cached)

@@ -16,7 +16,7 @@ from guie.config.losses import LossConfig, MetaclassesConfig
 from guie.losses.build import build_loss
 from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.training.step import moving_state, restore
+from guie.training.step import forward_state
 
 CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
 
@@ -186,11 +186,11 @@ def test_nested_widths_and_random_groups_see_the_norms_of_their_part(values: dic
 def test_running_statistics_are_state() -> None:
     """Of checkpoints, and of the retry of a step that ran out of memory."""
     loss = built(adaface(), 4, 5)
-    before = moving_state(loss)
+    restore = forward_state(loss)
     first = step_of(loss, [15.0, 19.0, 22.0, 25.0, 30.0, 40.0])
     after = {name: value.clone() for name, value in loss.state_dict().items()}
     assert {"rule.mean", "rule.std"} < after.keys() and after["rule.std"] < 100
-    restore(loss, before)
+    restore()
     assert loss.rule.std == 100.0
     assert step_of(loss, [15.0, 19.0, 22.0, 25.0, 30.0, 40.0]) == first
     other = built(adaface(), 4, 5)

@@ -123,7 +123,7 @@ def test_a_teachers_statistics_stay(resnet: dict, tmp_path: Path) -> None:
     set_model(task, config, 0, [0, 1])
     train_mode(task, config.stages[0])
     student = batch_norms(task.embedder.backbone.tower).values()
-    [taught] = task.teachers.teachers
+    [taught] = task.teachers
     of_teacher = batch_norms(taught.model.embedder.backbone.tower).values()
     assert student and all(norm.training for norm in student)
     assert of_teacher and not any(norm.training for norm in of_teacher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,11 +29,11 @@ from guie.models import open_model
 from guie.models.embedder import build_embedder
 from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_model, save_weights
+from guie.rows.embedding import raise_fault
 from guie.rows.store import Store
-from guie.training import stage
-from guie.training.frozen import TeacherTower, teacher_views
 from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
-from guie.training.teachers import open_teachers
+from guie.training.stage_data import StageData, ViewEmbedder, teacher_views
+from guie.training.teachers import open_teachers, outputs_of
 from tiny_runs import (
     TINY_CLIP,
     assert_same_bits,
@@ -134,7 +135,7 @@ def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> Non
     label = torch.tensor([1, 0, 1, 1, 0])
     shapes = torch.ones(5, 3)
     batch = Batch(label, label, shapes, preprocess.normalised(grey.float()))
-    (taught,) = opened(batch, preprocess)
+    (taught,) = outputs_of(opened, batch, preprocess)
     model = open_model(teachers[0]["model"])
     with torch.no_grad():
         expected = model.embedder(model.preprocess(grey.to(torch.uint8)), shapes)
@@ -143,7 +144,7 @@ def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> Non
         taught.emb_BT[taught.rows_B], expected[taught.rows_B], atol=1e-5, rtol=0
     )
     assert not taught.emb_BT[~taught.rows_B].any()
-    assert not opened.teachers[0].model.embedder.training
+    assert not opened[0].model.embedder.training
 
 
 @pytest.mark.slow
@@ -218,7 +219,7 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
     assert not computed
     assert_same_bits(again, first)
     if not frozen:
-        monkeypatch.setattr(stage, "precomputed_teachers", lambda *_: None)
+        monkeypatch.setattr(StageData, "_teacher_features", lambda *_: None)
         live = train.main([*words, "name=live"])
         assert logged_losses(live) == pytest.approx(logged_losses(first), rel=1e-2)
 
@@ -229,25 +230,32 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
 def test_a_larger_teacher_sees_more_pixels_of_the_same_view(
     size_px: int, shown: str, seen_px: int, mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:
-    run = tiny_run(tmp_path / "run", image={"size_px": size_px}, size_px=size_px)
-    model = composition(tmp_path / "shown", [run], views=shown)
+    alone = tiny_run(tmp_path / "run", image={"size_px": size_px}, size_px=size_px)
+    model = composition(tmp_path / "shown", [alone], views=shown)
     manifest = load_manifest(mix, toy_manifest.parent)
     rows = training_rows(manifest)
     classes, augment = classes_of(rows), Augment(AugmentConfig(flip=0.5))
     network = Preprocess(32, [0.5] * 3, [0.5] * 3, "pad")
     pixels = TrainDataset(rows, classes.labels, manifest.root, augment, network, (0, 0))
     teachers = open_teachers([TeacherConfig(model=str(model))], classes.domains)
-    found = teacher_views(Accelerator(), teachers, pixels, 2, tmp_path / "cache", 0)[0]
+    run = SimpleNamespace(
+        accelerator=Accelerator(),
+        config=SimpleNamespace(data=SimpleNamespace(workers=0)),
+        folder=tmp_path / "t",
+        guard=SimpleNamespace(check=raise_fault),
+    )
+    ((_, found),) = teacher_views(run, teachers, pixels, 2)
     larger = copy.copy(pixels)
     larger.preprocess = Preprocess(**network.recipe() | {"size_px": seen_px})
     for row in (0, 50):
         sample = larger[1, key(pixels.paths[row]), row]
         assert sample["image"].shape == (3, seen_px, seen_px)
         with torch.no_grad():
-            tower = TeacherTower(teachers.teachers[0])
-            expected_1D = tower(sample["image"][None], sample["shape"][None])
+            teacher = teachers[0].model
+            embedder = ViewEmbedder(teacher.embedder, teacher.preprocess)
+            expected_1D = embedder(sample["image"][None], sample["shape"][None])
         torch.testing.assert_close(
-            torch.tensor(found.views[1][row : row + 1]).float(), expected_1D, rtol=2e-3, atol=2e-3
+            torch.tensor(found[1][row : row + 1]).float(), expected_1D, rtol=2e-3, atol=2e-3
         )
 
 

@@ -14,9 +14,10 @@ import torch
 import kills
 import train
 from guie.base.errors import UserError
-from guie.training import stage, step
+from guie.training import step
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
+from guie.training.stage_data import StageData
 
 pytestmark = pytest.mark.slow
 
@@ -76,14 +77,14 @@ def test_sigterm_during_a_validation_leaves_it_to_the_next_start(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take minutes, and a cluster gives half of one."""
-    words, validate = [*whole.words, "--set", f"out={tmp_path}"], stage.validate
+    words, validate = [*whole.words, "--set", f"out={tmp_path}"], StageData.validate
 
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return validate(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "validate", interrupted)
+        patched.setattr(StageData, "validate", interrupted)
         with pytest.raises(SystemExit, match="143"):
             train.main(words)
     log = read_metrics(tmp_path / "run" / "metrics.jsonl")

@@ -204,12 +204,12 @@ def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Pat
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    one = config(tmp_path)
-    with locked(one):
+    one, folder = config(tmp_path), tmp_path / "t"
+    with locked(folder):
         open_run(one, resume=False, overwrite=True)  # keeps the lock it holds
-        with pytest.raises(UserError, match="another process trains there"), locked(one):
+        with pytest.raises(UserError, match="another process trains there"), locked(folder):
             pass
-    with locked(one):
+    with locked(folder):
         pass
 
 
@@ -299,11 +299,11 @@ def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None
 
 
 def test_a_lock_that_the_loaders_of_a_killed_run_still_hold_is_waited_for(tmp_path: Path) -> None:
-    one = config(tmp_path)
-    with locked(one):
+    folder = tmp_path / "t"
+    with locked(folder):
         pass
-    held = (tmp_path / "t/.lock").open("a+")
-    fcntl.flock(held, fcntl.LOCK_EX)
-    threading.Timer(0.3, held.close).start()
-    with locked(one):
-        assert held.closed
+    loader = (tmp_path / "t/.lock").open("a+")
+    fcntl.flock(loader, fcntl.LOCK_EX)
+    threading.Timer(0.3, loader.close).start()
+    with locked(folder):
+        assert loader.closed

@@ -130,7 +130,7 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(loop, "Stage", noted)
     run = train.main(["--config", str(config)])
-    trained = [stage.batches.preprocess.fit for stage in entered]
+    trained = [stage.data.batches.preprocess.fit for stage in entered]
     assert (trained, [s.preprocess.fit for s in entered]) == (["squash", "crop"], ["crop"] * 2)
     assert open_model(run).preprocess.fit == "crop"
 

@@ -18,10 +18,9 @@ from guie.losses.metric_learning import PeerLoss
 from guie.training.checkpoint import TrainState
 from guie.training.step import (
     LossWatch,
+    forward_state,
     gradients,
     gradients_within_memory,
-    moving_state,
-    restore,
     sam_step,
 )
 
@@ -183,9 +182,9 @@ def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
         if sam:
             sam_step(ours, step, rho=0.5)
         else:
-            before = moving_state(ours)
+            restore = forward_state(ours)
             step()
-            restore(ours, before)
+            restore()
             step()
         gradients(accelerator, once, batch(), 1)
     assert once.loss.get_extra_state()["next"] == 20

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, write_json, write_text
 from guie.config import RunConfig
@@ -34,7 +35,6 @@ from guie.ensembles.soup import (
     held_out,
     ingredients_of,
     mean_of_weights,
-    refuse_other_backbones,
     spaces_apart,
     trained_apart,
 )
@@ -130,9 +130,7 @@ def _average_weights(
     """Average weights, of whole models or of heads."""
     evaluate = partial(fits.scores, keep=True)
     members = [member for member in config.members if isinstance(member, ModelMember)]
-    ingredients = examine(ingredients_of(members), evaluate)
-    if isinstance(join, HeadsConfig):
-        refuse_other_backbones(ingredients)
+    ingredients = examine(ingredients_of(members), evaluate, isinstance(join, HeadsConfig))
     fits.warn(trained_apart(ingredients))
     greedy = isinstance(join, SoupConfig) and join.greedy
     model, scores, ingredients = mean_of_weights(ingredients, evaluate, greedy)
@@ -158,7 +156,8 @@ def _combine(
             composed(models, **how | {"views": free}), config.classifier
         )
         wanted = {name for view in config.views for name in view.domains or []}
-        names, fitted, accuracy = fits.from_main(lambda: fit_domains(emb_FD, domain_F, wanted))
+        fit = partial(fit_domains, emb_FD, domain_F, wanted)
+        names, fitted, accuracy = from_main(fits.accelerator, fit)
         record["classifier"] = {"fitted_on": basis, **accuracy}
         how = how | {"domains": names}
     model = composed(models, fitted, **how)
@@ -175,8 +174,14 @@ def _combine(
     return model
 
 
-def refuse_missing_parts(config: ComposeConfig) -> None:
-    """Raise UserError for a missing member, or file to fit on, before the first member is scored."""
+def refuse_unfit(out: Path, config: ComposeConfig) -> None:
+    """Raise UserError, before the first member is scored, for a missing member or file to fit on.
+
+    Also if the folder holds a run, or a foreign file that would be replaced.
+    """
+    if any((out / name).exists() for name in (RUN_FILE, COMPOSITION_FILE)):
+        raise UserError(f"{out}: already holds a model; remove it, or choose another name")
+    refuse_foreign(out)
     for part in config.parts():
         for member in part.members:
             if isinstance(member, ModelMember):
@@ -187,13 +192,6 @@ def refuse_missing_parts(config: ComposeConfig) -> None:
             refuse_missing([part.reduce.texts])
             samples.append(part.reduce.images)
         refuse_missing(sample.manifest for sample in samples if sample)
-
-
-def refuse_existing(out: Path) -> None:
-    """Raise UserError if the folder holds a run, or a foreign file that would be replaced."""
-    if any((out / name).exists() for name in (RUN_FILE, COMPOSITION_FILE)):
-        raise UserError(f"{out}: already holds a model; remove it, or choose another name")
-    refuse_foreign(out)
 
 
 def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:

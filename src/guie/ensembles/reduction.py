@@ -13,6 +13,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.random_projection import GaussianRandomProjection
 from torch import Tensor
 
+from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.config.data import ClipConfig
 from guie.config.ensemble import FirstConfig, MemberConfig, PcaConfig, RandomConfig
@@ -31,7 +32,7 @@ def reduce_by(
 
     Every process must call it. Raises UserError if the dimension is too large.
     """
-    given = model.embedder.dim
+    given, accelerator = model.embedder.dim, fits.accelerator
     if config.dim >= given:
         raise UserError(
             f"reduce: dim {config.dim}: {model.source} has {given} dimensions; use 1 to {given - 1}"
@@ -41,8 +42,8 @@ def reduce_by(
             emb_ND, _, basis = fits.embedded(model, config.images)
         else:
             file = Path(str(config.texts))
-            emb_ND, basis = fits.from_main(lambda: _embedded_texts(model.source, file))
-        found = fits.from_main(lambda: fit_components(emb_ND, config.dim, config.whiten))
+            emb_ND, basis = from_main(accelerator, lambda: _embedded_texts(model.source, file))
+        found = from_main(accelerator, lambda: fit_components(emb_ND, config.dim, config.whiten))
         small = reduced(model, torch.tensor(found.weight_DR), torch.tensor(found.mean_D))
         return small, {"fitted_on": basis, "explained_variance": found.share_R.tolist()}
     if isinstance(config, FirstConfig):

@@ -6,9 +6,9 @@ Shapes: N images, D dimensions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
@@ -27,7 +27,6 @@ from guie.models.preprocess import Inputs
 from guie.rows.embedding import embed_dataset
 
 Scores = dict[str, float] | None  # as `validate` returns them; None if nothing is scored
-T = TypeVar("T")
 
 # Limit for val images prepared once for all trials of a soup; above it they are decoded each time
 MOST_KEPT_BYTES = 2 << 30
@@ -48,10 +47,6 @@ class Fits:
             self.val.split("val")  # raises UserError if there is none
             from_main(accelerator, partial(refuse_unscorable, self.val))
         self._kept: tuple[Any, ConcatDataset] | None = None
-
-    def from_main(self, compute: Callable[[], T]) -> T:
-        """Return what the main process computes, or raise its UserError in all processes."""
-        return from_main(self.accelerator, compute)
 
     def warn(self, lines: Sequence[str]) -> None:
         """Print warnings to stderr, once."""
@@ -97,7 +92,7 @@ class Fits:
         workers = self.config.workers
         kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
         emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)
-        return flat_scores(self.from_main(lambda: quick_scores(emb_ND, rows)))
+        return flat_scores(from_main(self.accelerator, lambda: quick_scores(emb_ND, rows)))
 
     def _embed(
         self, model: LoadedModel, dataset: Any, title: str, workers: int | None

@@ -58,14 +58,21 @@ class Ingredient:
         return str(self.file or self.run)
 
     def load(self) -> LoadedModel:
-        """Return the model with these weights. Raises UserError for an ensemble."""
+        """Return the model with these weights; of a checkpoint, those that it would score.
+
+        Raises UserError for an ensemble.
+        """
         if self.file is None:
             return open_model(self.run)
-        if self.file.suffix == ".pt":
-            return _load_from_checkpoint(Path(self.run), self.file)
-        model = open_model(self.run, weights=self.file.name)
-        model.alone("average the runs of each, one by one")
-        return model
+        if self.file.suffix != ".pt":
+            model = open_model(self.run, weights=self.file.name)
+            model.alone("average the runs of each, one by one")
+            return model
+        config = load_config(Path(self.run) / "config.yaml", RunConfig)
+        saved = load_checkpoint(self.file)
+        size = ImageSize(*config.image_size(config.stages[saved["state"].stage]))
+        member = MemberConfig(source=self.name, model=size.set_in(config.model), run=config)
+        return rebuild(member, embedder_weights(saved), self.name)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -101,13 +108,20 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
     return ingredients
 
 
-def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Ingredient]:
+def examine(
+    ingredients: Sequence[Ingredient], evaluate: Evaluate, heads: bool = False
+) -> list[Ingredient]:
     """Score each ingredient alone, and compare it with the first.
+
+    Args:
+        heads: only heads are averaged, so that all else must be bit-identical.
 
     Raises UserError, naming the first difference, for one that cannot be averaged with the first.
     """
     first, first_model = ingredients[0], ingredients[0].load()
-    expected = _architecture(first_model)
+    expected, first_state = _architecture(first_model), first_model.embedder.state_dict()
+    if heads and not any(name.startswith("head.") for name in first_state):
+        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
     found = []
     for one in ingredients:
         model = one.load()
@@ -121,7 +135,12 @@ def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Ingre
         for name, value in state.items():
             if not value.isfinite().all():
                 raise UserError(f"{one.name}: {name} is not finite; leave this one out")
-        similarity = similarity_by_part(state, first_model.embedder.state_dict())
+            if heads and not name.startswith("head.") and not torch.equal(value, first_state[name]):
+                raise UserError(
+                    f"{one.name}: {name} differs from that of {first.name}; join: heads needs identical"
+                    " backbones; use join: soup or average"
+                )
+        similarity = similarity_by_part(state, first_state)
         sha256 = sha256_of(one.file) if one.file else state_hash(state)
         found.append(replace(one, sha256=sha256, similarity=similarity, alone=evaluate(model)))
     return found
@@ -168,54 +187,35 @@ def mean_of_weights(
     return model, scores if greedy else evaluate(model), done
 
 
+@dataclass(frozen=True)
 class Soup:
-    """The running mean of models' weights, summed in float64.
+    """The running mean of models' weights: by name, their sum in float64 over `count` models."""
 
-    Args:
-        sums: by name, the sum over `count` models.
-    """
-
-    def __init__(self, sums: State | None = None, count: int = 0):
-        self._sums, self.count = dict(sums or {}), count
+    sums: State = field(default_factory=dict)
+    count: int = 0
 
     def plus(self, state: State) -> Soup:
-        """Return the soup with one more ingredient; this one is not changed."""
+        """Return the soup with one more ingredient."""
         sums = {}
         for name, value in state.items():
             value = value.detach().cpu()
             if not value.is_floating_point():  # equal in all ingredients, except step counters
-                sums[name] = torch.maximum(value, self._sums.get(name, value))
+                sums[name] = torch.maximum(value, self.sums.get(name, value))
             elif self.count:
-                sums[name] = self._sums[name] + value.double()
+                sums[name] = self.sums[name] + value.double()
             else:  # not added to 0, which would lose the sign of -0.0
                 sums[name] = value.double()
         return Soup(sums, self.count + 1)
 
     def state(self) -> dict[str, Tensor]:
         """Return the mean; `load_state_dict` rounds it to the type of the weights."""
-        return {k: v / self.count if v.is_floating_point() else v for k, v in self._sums.items()}
+        return {k: v / self.count if v.is_floating_point() else v for k, v in self.sums.items()}
 
 
 def held_out(scores: Scores) -> float:
     """Return the score that selects a greedy soup: R@1 on the val split, mean over domains."""
     assert scores is not None  # the config of a greedy soup requires a val split
     return scores["val_r_at_1"]
-
-
-def refuse_other_backbones(ingredients: Sequence[Ingredient]) -> None:
-    """Raise UserError unless all ingredients have bit-identical backbones, and a head."""
-    first, weights = ingredients[0], ingredients[0].load().embedder.state_dict()
-    backbone = {name: value for name, value in weights.items() if not name.startswith("head.")}
-    if len(backbone) == len(weights):
-        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
-    for one in ingredients[1:]:
-        state = one.load().embedder.state_dict()
-        for name, value in backbone.items():
-            if not torch.equal(value, state[name]):
-                raise UserError(
-                    f"{one.name}: {name} differs from that of {first.name}; join: heads"
-                    " needs identical backbones; use join: soup or average"
-                )
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
@@ -270,13 +270,3 @@ def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
                 f" ({message}); averaging such embeddings seldom helps: use join: side_by_side"
             )
     return lines
-
-
-def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
-    """Load a checkpoint's embedder: the averaged one if the stage keeps an EMA."""
-    config = load_config(run / "config.yaml", RunConfig)
-    saved = load_checkpoint(file)
-    stage = config.stages[saved["state"].stage]
-    model = ImageSize(*config.image_size(stage)).set_in(config.model)
-    member = MemberConfig(source=str(file), model=model, run=config)
-    return rebuild(member, embedder_weights(saved), str(file))

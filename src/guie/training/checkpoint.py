@@ -11,13 +11,14 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
+from io import BufferedWriter, FileIO
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ HASH_CHARS = 16
 VERSION = 2  # of what a checkpoint holds
 # Prefix of the embedder's names in each state dict
 EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}
-NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
+NAME = re.compile(r"step_\d{8}-[0-9a-f]{16}\.pt")
 
 
 @dataclass
@@ -148,12 +149,11 @@ class Checkpoints:
 
     def _write(self, saved: dict[str, Any], step: int) -> Path:
         new = self.folder / UNNAMED
-        with replacing(new) as temporary, temporary.open("wb") as file:
-            hashed = HashedFile(file)
-            torch.save(saved, cast("IO[bytes]", hashed))  # it only writes
-        path = self.folder / f"step_{step:08d}-{hashed.hash}.pt"
+        with replacing(new) as temporary, HashedFile(temporary) as file:
+            torch.save(saved, file)
+        path = self.folder / f"step_{step:08d}-{file.sha256.hexdigest()[:HASH_CHARS]}.pt"
         os.replace(new, path)
-        self._remove_all_but(path, step)
+        self._remove_all_but(path)
         return path
 
     def load(self, warn: bool = True) -> dict[str, Any] | None:
@@ -161,12 +161,12 @@ class Checkpoints:
 
         Damaged ones are skipped with a message on stderr. Raises UserError if all are damaged.
         """
-        found = sorted(self._all(), reverse=True)
-        for number, (step, path) in enumerate(found):
+        found = self.paths()[::-1]
+        for path in found:
             damage = _damage(path)
             if damage is None:
-                if number and warn:
-                    print(f"resuming from step {step}, {path}", file=sys.stderr)
+                if path != found[0] and warn:
+                    print(f"resuming from step {_step(path)}, {path}", file=sys.stderr)
                 return _load(path)
             if warn:
                 print(f"{path}: {damage}; skipped", file=sys.stderr)
@@ -182,23 +182,22 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return all checkpoints, damaged or not, the earliest step first."""
-        return [path for _, path in sorted(self._all())]
-
-    def _all(self) -> Iterator[tuple[int, Path]]:
         files = self.folder.iterdir() if self.folder.is_dir() else ()
-        for path in files:
-            match = NAME.fullmatch(path.name)
-            if match:
-                yield int(match[1]), path
+        return sorted(path for path in files if NAME.fullmatch(path.name))
 
-    def _remove_all_but(self, newest: Path, step: int) -> None:
+    def _remove_all_but(self, newest: Path) -> None:
         # A checkpoint of a later step was damaged, and the run resumed from before it. Another one of
         # this step is from before its validation.
-        others = [(s, path) for s, path in self._all() if path != newest]
-        later = [path for s, path in others if s >= step]
-        older = [path for s, path in sorted(others, reverse=True) if s < step]
-        for path in (*later, *older[self.keep - 1 :], *self.folder.glob(".*.tmp.pt")):
+        others = [path for path in self.paths() if path != newest]
+        later = [path for path in others if _step(path) >= _step(newest)]
+        older = [path for path in others if _step(path) < _step(newest)]
+        too_old = older[::-1][self.keep - 1 :]
+        for path in (*later, *too_old, *self.folder.glob(".*.tmp.pt")):
             path.unlink(missing_ok=True)  # hidden files: writes interrupted by a kill
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step_").partition("-")[0])
 
 
 def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = True) -> None:
@@ -265,63 +264,45 @@ class HostCopies:
         """
         memory, self._memory = iter(self._memory), []
         copies: dict[tuple, Tensor] = {}
-        arrivals: dict[torch.device, torch.cuda.Event] = {}
 
         def copied(tensor: Tensor) -> Tensor:
             tensor = tensor.detach()
-            key = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+            layout = tensor.dtype, tensor.shape, tensor.stride()
+            key = tensor.data_ptr(), tensor.device, *layout
             if key not in copies:
                 held = next(memory, None)
-                if held is None or not _alike(held, tensor):
+                if (
+                    held is None
+                    or (held.dtype, held.shape, held.stride()) != layout
+                    or held.is_pinned() != tensor.is_cuda
+                ):
                     held = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
                 self._memory.append(held)
                 copies[key] = held.copy_(tensor, non_blocking=tensor.is_cuda)
             return copies[key]
 
         copy = map_tensors(copied, state)
-        for device in {key[1] for key in copies if key[1].type == "cuda"}:
-            arrivals[device] = torch.cuda.current_stream(device).record_event()
+        devices = {device for _, device, *_ in copies if device.type == "cuda"}
+        arrivals = [torch.cuda.current_stream(device).record_event() for device in devices]
 
         def wait() -> None:
-            for arrival in arrivals.values():
+            for arrival in arrivals:
                 arrival.synchronize()
 
         return copy, wait
 
 
-def _alike(held: Tensor, tensor: Tensor) -> bool:
-    layout = held.shape == tensor.shape and held.stride() == tensor.stride()
-    return layout and held.dtype == tensor.dtype and held.is_pinned() == tensor.is_cuda
+class HashedFile(BufferedWriter):
+    """A new file that hashes what is written to it, so that it need not be read again."""
 
+    def __init__(self, path: Path):
+        super().__init__(FileIO(path, "w"))
+        self.sha256 = hashlib.sha256()
 
-class HashedFile:
-    """Hash what is written to a file, so that it need not be read again."""
-
-    def __init__(self, file: IO[bytes]):
-        self.file, self._sha256 = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any) -> int:
         """Write bytes, or whatever has their buffer."""
-        self._sha256.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        """Flush the file."""
-        self.file.flush()
-
-    @property
-    def hash(self) -> str:
-        """The hash of all that was written, as in the names of checkpoints."""
-        return self._sha256.hexdigest()[:HASH_CHARS]
-
-
-def _whole(saved: dict[str, Any], run: Path) -> dict[str, Any]:
-    """Undo `without_frozen`."""
-    frozen = read_frozen(run, saved["frozen"])
-    for key, prefix in EMBEDDER.items():
-        if saved[key]:
-            saved[key] |= {prefix + name: value for name, value in frozen.items()}
-    return saved
+        self.sha256.update(data)
+        return super().write(data)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -333,22 +314,23 @@ def _load(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: written by another version of the code; resume with that, or --overwrite the run"
         )
+    frozen = read_frozen(path.parents[1], saved["frozen"])
+    for key, prefix in EMBEDDER.items():
+        if saved[key]:
+            saved[key] |= {prefix + name: value for name, value in frozen.items()}
     state, identity = TrainState(**saved["state"]), Identity(**saved["identity"])
-    return {**_whole(saved, path.parents[1]), "state": state, "identity": identity}
+    return saved | {"state": state, "identity": identity}
 
 
 def _damage(path: Path) -> str | None:
     """Return what is wrong with the file; None if its content matches the hash in its name."""
     try:
-        hashed = _hash(path)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return None if hashed in path.name else "damaged, its content does not match its hash"
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_CHARS]
+    intact = sha256[:HASH_CHARS] in path.name
+    return None if intact else "damaged, its content does not match its hash"
 
 
 def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:

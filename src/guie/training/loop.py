@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.slow_bf16 import float32_products
 from guie.config import RunConfig
-from guie.config.stages import StageConfig
-from guie.data.loader import Prefetcher, load_generic
+from guie.data.dataset import Batch
+from guie.data.loader import load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.models.batch_norm import share_statistics, trained
 from guie.rows.readable import readable
-from guie.training.checkpoint import TrainState
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 from guie.training.run import Run
@@ -30,7 +30,6 @@ from guie.training.stage import Stage
 from guie.training.starting import load_start, refuse_missing_inputs
 from guie.training.step import (
     LossWatch,
-    clip_gradients,
     gradients_within_memory,
     out_of_memory,
     refuse_lone_images,
@@ -73,7 +72,7 @@ def run_config(
         guard = contexts.enter_context(ProcessGroupGuard(accelerator, interrupts))
 
         def lock_and_open() -> tuple[Path, bool]:
-            contexts.enter_context(locked(config))
+            contexts.enter_context(locked(Path(config.out) / config.name))
             return open_run(config, resume=resume, overwrite=overwrite)
 
         folder, finished = from_main(accelerator, lock_and_open)
@@ -155,58 +154,37 @@ def train(run: Run) -> None:
 def train_stage(run: Run, stage: Stage) -> None:
     """Train one stage, from the run's current step. Raises as `train`."""
     accelerator, config, state = run.accelerator, run.config, run.state
-    settings, sampler, total_steps = stage.config, stage.sampler, stage.total_steps
-    task, model, optimizer, watch = stage.task, stage.model, stage.optimizer, LossWatch()
+    total_steps, watch = stage.data.total_steps, LossWatch()
     accelerator.print(stage.description())
     if state.unscored:  # the run was stopped while it validated
         if stopped := stage.score():
             raise stopped
         stage.save()
-    batches = Prefetcher(()) if _exhausted(settings, state) else iter(stage.batches)
+    if stage.is_exhausted:
+        return
+    batches = iter(stage.data.batches)
     run.guard.check(batches.fault)
     quiet = not accelerator.is_local_main_process
-    with tqdm(desc=settings.name, total=total_steps, initial=state.step, disable=quiet) as bar:
+    with tqdm(desc=stage.config.name, total=total_steps, initial=state.step, disable=quiet) as bar:
         for batch in batches:
-            # -------------------------------------------------------- a step
-            train_mode(task, settings)
-            task.set_epoch(stage.epochs_before + state.step / sampler.steps_per_epoch)
-            rates = set_learning_rates(optimizer, settings, state.step, total_steps)
-            draw = (config.seed, state.stage, state.step, accelerator.process_index)
-            step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
-            try:
-                logs = sam_step(model, step, settings.sam_rho) if settings.sam_rho else step()
-            except UserError:
-                if state.step and accelerator.num_processes == 1:
-                    stage.save()  # several processes are in the middle of this step
-                raise
-            clip_gradients(accelerator, model, settings)
-            optimizer.step()
-            optimizer.zero_grad()
-            share_statistics(task.embedder.backbone.tower)
-            if stage.ema:
-                stage.ema.update_parameters(task)
-            if sampler.learns:
-                sampler_loss = task.sampler_loss(logs)
-                sampler.note(state.step, accelerator.reduce(sampler_loss, "mean"))
-            state.step += 1
-            state.global_step += 1
-            bar.update()
+            logs, rates = train_step(run, stage, batch)
             watch.add(logs["loss"], batch.row_B, rates)
+            bar.update()
 
             # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0
-            state.unscored = last or _due(settings, state.step, sampler.steps_per_epoch)
+            state.unscored = last or stage.validates_after(state.step)
             stopped = run.guard.stop(batches.fault or run.checkpoints.fault)
             if logs_due or state.unscored or save_due or stopped:
-                watch.check(accelerator, stage.rows["image_path"], settings, state.step)
+                watch.check(accelerator, stage.data.rows["image_path"], stage.config, state.step)
             if logs_due:
                 values = stage.log(logs, rates)
                 bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
             if state.unscored and not stopped:
                 stopped = stage.score()
-            done = last or _exhausted(settings, state)
+            done = last or stage.is_exhausted
             if done or save_due or stopped:
                 stage.save()
             if stopped:
@@ -216,12 +194,40 @@ def train_stage(run: Run, stage: Stage) -> None:
                 accelerator.print(f"{where}; continue with --resume")
                 raise stopped
             if done:
-                break
+                return
 
 
-def _due(stage: StageConfig, step: int, steps_per_epoch: int) -> bool:
-    return stage.validate_every is not None and stage.validate_every.ends_at(step, steps_per_epoch)
+def train_step(run: Run, stage: Stage, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Take one optimiser step; return the task's logs, and the learning rate of each part.
 
-
-def _exhausted(stage: StageConfig, state: TrainState) -> bool:
-    return stage.patience is not None and state.stale >= stage.patience
+    Raises as `gradients_within_memory`; the state before this step is then saved, if that is possible.
+    """
+    accelerator, config, state, settings = run.accelerator, run.config, run.state, stage.config
+    task, model, optimizer, sampler = stage.task, stage.model, stage.optimizer, stage.data.sampler
+    train_mode(task, settings)
+    task.set_epoch(stage.epochs_before + state.step / sampler.steps_per_epoch)
+    rates = set_learning_rates(optimizer, settings, state.step, stage.data.total_steps)
+    draw = (config.seed, state.stage, state.step, accelerator.process_index)
+    once = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
+    try:
+        logs = sam_step(model, once, settings.sam_rho) if settings.sam_rho else once()
+    except UserError:
+        if state.step and accelerator.num_processes == 1:
+            stage.save()  # several processes are in the middle of this step
+        raise
+    if settings.clip_grad_norm:
+        accelerator.clip_grad_norm_(model.parameters(), settings.clip_grad_norm)
+    if settings.clip_grad_value:
+        if not settings.clip_grad_norm:  # which unscales the gradients of fp16
+            accelerator.unscale_gradients()
+        nn.utils.clip_grad_value_(model.parameters(), settings.clip_grad_value)
+    optimizer.step()
+    optimizer.zero_grad()
+    share_statistics(task.embedder.backbone.tower)
+    if stage.ema:
+        stage.ema.update_parameters(task)
+    if sampler.learns:
+        sampler.note(state.step, accelerator.reduce(task.sampler_loss(logs), "mean"))
+    state.step += 1
+    state.global_step += 1
+    return logs, rates

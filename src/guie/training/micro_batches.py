@@ -25,7 +25,7 @@ def in_micro_batches(network: Callable[..., Tensor], pieces: int, *rows: Tensor)
     """
     if pieces == 1:
         return network(*rows)
-    parts = [one.tensor_split(min(pieces, len(one))) for one in rows]
+    columns = [one.tensor_split(min(pieces, len(one))) for one in rows]
     return torch.cat(
-        [checkpoint(network, *part, use_reentrant=False) for part in zip(*parts, strict=True)]
+        [checkpoint(network, *piece, use_reentrant=False) for piece in zip(*columns, strict=True)]
     )

@@ -6,7 +6,7 @@ Schedules are pure functions of the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from guie.config.durations import Duration
 from guie.config.stages import LearningRates, OptimizerConfig, Schedule, StageConfig
 from guie.losses.base import local
 from guie.training.tasks.base import Task
+
+STEM, TOP = -1, math.inf  # places before and after the blocks of a backbone
 
 
 class MovingAverage(AveragedModel):
@@ -54,11 +56,18 @@ class MovingAverage(AveragedModel):
 def set_learning_rates(
     optimizer: torch.optim.Optimizer, stage: StageConfig, step: int, total_steps: int
 ) -> dict[str, float]:
-    """Set every group's rate for this step; return the highest rate per part, for the log."""
+    """Set every group's rate for this step; return the highest rate per part, for the log.
+
+    The warm-up is linear, from `warmup_start` to the peak.
+    """
     steps_per_epoch = total_steps / stage.epochs
     warmup_steps = round(stage.warmup.steps(steps_per_epoch)) if stage.warmup else 0
     if step < warmup_steps:
-        factor = warmup_factor(stage, step, warmup_steps, steps_per_epoch)
+        gone: float = step
+        if stage.warmup_every:
+            gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
+        start = stage.warmup_start
+        factor = start + (1 - start) * (gone + 1) / (warmup_steps + 1)
     else:
         factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
     rates: dict[str, float] = {}
@@ -98,54 +107,65 @@ def schedule_factor(
             return schedule.factor ** schedule.every.times_in(step - warmup_steps, steps_per_epoch)
 
 
-def warmup_factor(
-    stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
-) -> float:
-    """Return learning rate / peak for step 0 .. warmup_steps - 1: linear from `warmup_start` to 1."""
-    gone: float = step
-    if stage.warmup_every:
-        gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
-    start = stage.warmup_start
-    return start + (1 - start) * (gone + 1) / (warmup_steps + 1)
-
-
 def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
     """Return the step at which the current constant interval begins; need not be an integer."""
     return stair.times_in(steps, steps_per_epoch) * stair.steps(steps_per_epoch)
 
 
 class Named(NamedTuple):
-    """A parameter, its part of the task, and its name within that part."""
+    """A parameter, its part of the task, and its name within that part.
+
+    Attributes: `block`, the number of the backbone's block that it is in; STEM before the first block, TOP
+    after the last, and in other parts.
+    """
 
     part: str
     name: str
     parameter: nn.Parameter
+    block: float
 
 
 def named_parameters(task: Task) -> Iterator[Named]:
     """Yield all parameters of a task, by part. Raises ValueError for one that belongs to no part."""
-    found = set()
+    found, backbone = set(), task.embedder.backbone
     for part, parameters in task.parts().items():
         for name, parameter in parameters.items():
             found.add(parameter)
-            yield Named(part, name, parameter)
+            block: float = TOP
+            if part == "backbone" and not backbone.is_top(name):
+                number = backbone.block_of(name)
+                block = STEM if number is None else number
+            yield Named(part, name, parameter, block)
     for name, parameter in task.named_parameters():
         if parameter not in found:
             raise ValueError(f"parameter {name} belongs to none of {list(task.parts())}")
 
 
+def _count_blocks(parameters: Iterable[Named]) -> int:
+    return 1 + max((int(one.block) for one in parameters if one.block != TOP), default=STEM)
+
+
+def _rate(named: Named, rates: LearningRates) -> float:
+    """Return a parameter's peak rate: of its part, or of the nearest block at or before its own."""
+    if named.block != TOP:
+        block = max(named.block, 0)  # the stem goes with the first block
+        starts = [start for start in rates.blocks if start <= block]
+        if starts:
+            return rates.blocks[max(starts)]
+    return rates.of(named.part)
+
+
 def freeze(task: Task, rates: LearningRates) -> None:
     """Freeze parts and blocks with learning rate 0, and unused parameters, for this stage."""
-    unused_parameters = task.unused_parameters()
+    unused = task.unused_parameters()
     for named in named_parameters(task):
-        named.parameter.requires_grad_(
-            _rate(task, named, rates) > 0 and named.parameter not in unused_parameters
-        )
+        trains = _rate(named, rates) > 0 and named.parameter not in unused
+        named.parameter.requires_grad_(trains)
 
 
 def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
     """Raise UserError if rates are given for a block that the backbone does not have."""
-    blocks = _count_blocks(task)
+    blocks = _count_blocks(named_parameters(task))
     unknown = [number for number in rates.blocks if number >= blocks]
     if unknown:
         has = f"{blocks} blocks, 0 to {blocks - 1}" if blocks else "no blocks"
@@ -162,19 +182,20 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
 
     Raises UserError if nothing is left to train, or `layer_decay` is set and the order is unknown.
     """
-    blocks = _count_blocks(task)
+    parameters = list(named_parameters(task))
+    blocks, decays, spared = _count_blocks(parameters), stage.weight_decay, _spared(task)
     if stage.layer_decay != 1:
-        _refuse_unknown_order(task)
-    spared = _spared_by_library(task)
+        _refuse_unknown_order([one for one in parameters if one.part == "backbone"])
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
-    for named in named_parameters(task):
-        part, name, parameter = named
+    for named in parameters:
+        part, _, parameter, block = named
         if parameter.requires_grad:
-            below = blocks + 1 - _height(task, name, blocks) if part == "backbone" else 0
-            peak_lr = _rate(task, named, stage.lr) * stage.layer_decay**below
+            below = 0 if block == TOP else blocks - int(block)
+            peak_lr = _rate(named, stage.lr) * stage.layer_decay**below
             matrix = _is_weight(named) and parameter not in spared
             wide = parameter.ndim > 1 and (matrix or stage.decay_embeddings)
-            decay = _decay(part, stage) if wide or stage.decay_vectors else 0.0
+            decay = decays if isinstance(decays, float) else decays.of(part)
+            decay = decay if wide or stage.decay_vectors else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
         raise UserError(f"stage {stage.name}: nothing to train: all parts have lr 0; raise one")
@@ -201,29 +222,27 @@ def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim
             return torch.optim.SGD(groups, lr=unset, momentum=config.momentum, fused=fused)
 
 
-def _refuse_unknown_order(task: Task) -> None:
+def _refuse_unknown_order(backbone: Sequence[Named]) -> None:
     """Raise UserError unless the backbone's blocks are numbered in order, and the rest is in its place."""
-    backbone = task.embedder.backbone
-    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
     # The text encoder of a whole CLIP counts by itself
     for is_image in (True, False):
-        encoder = [name for name in names if ("visual." in name) == is_image]
-        numbers = {
-            n: k for n, name in enumerate(encoder) if (k := backbone.block_of(name)) is not None
-        }
+        encoder = [one for one in backbone if ("visual." in one.name) == is_image]
+        numbers = {n: one.block for n, one in enumerate(encoder) if one.block not in (STEM, TOP)}
         if encoder and (not numbers or [*numbers.values()] != sorted(numbers.values())):
             raise UserError(
                 "layer_decay: the order of the backbone's blocks is unknown; set it to 1"
             )
-        for n, name in enumerate(encoder):
-            after = n > max(numbers) and "embed" not in name  # CLIP has its token embedding last
-            owned = name.endswith((".weight", ".bias"))  # others are listed before all modules
-            if n not in numbers and owned and backbone.is_top(name) != after:
+        for n, one in enumerate(encoder):
+            after = (
+                n > max(numbers) and "embed" not in one.name
+            )  # CLIP has its token embedding last
+            owned = one.name.endswith((".weight", ".bias"))  # others are listed before all modules
+            if n not in numbers and owned and (one.block == TOP) != after:
                 side = "follows the last" if after else "precedes a"
-                raise UserError(f"layer_decay: {name} {side} block, out of place; set it to 1")
+                raise UserError(f"layer_decay: {one.name} {side} block, out of place; set it to 1")
 
 
-def _spared_by_library(task: Task) -> set[nn.Parameter]:
+def _spared(task: Task) -> set[nn.Parameter]:
     """Return what a model's library says never to decay, as timm's `no_weight_decay`: bias tables, tokens."""
     spared: set[nn.Parameter] = set()
     for module in task.modules():
@@ -238,34 +257,3 @@ def _is_weight(named: Named) -> bool:
     own = named.name.rsplit(".", 1)[-1]
     parametrized = ".parametrizations.weight." in named.name
     return named.part == "classes" or "weight" in own or "proj" in own or parametrized
-
-
-def _decay(part: str, stage: StageConfig) -> float:
-    decay = stage.weight_decay
-    return decay if isinstance(decay, float) else decay.of(part)
-
-
-def _rate(task: Task, named: Named, rates: LearningRates) -> float:
-    """Return a parameter's peak rate: of its part, or of the nearest block at or before its own."""
-    backbone = task.embedder.backbone
-    if named.part == "backbone" and not backbone.is_top(named.name):
-        block = backbone.block_of(named.name) or 0  # the stem goes with the first block
-        starts = [start for start in rates.blocks if start <= block]
-        if starts:
-            return rates.blocks[max(starts)]
-    return rates.of(named.part)
-
-
-def _count_blocks(task: Task) -> int:
-    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
-    numbers = [task.embedder.backbone.block_of(name) for name in names]
-    return 1 + max((number for number in numbers if number is not None), default=-1)
-
-
-def _height(task: Task, name: str, blocks: int) -> int:
-    """Return 0 for the stem, n + 1 for block n, `blocks + 1` for modules after the last block."""
-    backbone = task.embedder.backbone
-    if backbone.is_top(name):
-        return blocks + 1
-    block = backbone.block_of(name)
-    return 0 if block is None else block + 1

@@ -20,6 +20,10 @@ from guie.base.devices import cpu_group
 from guie.base.errors import UserError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FAILED_KEY = "guie/lost"  # a key of the store
+POLL_S = 1.0
+GRACE_S = 5.0  # time for a process to exit by itself, once another has failed
+CONNECT_TIMEOUT = timedelta(seconds=30)
 
 
 class Cause(IntEnum):
@@ -70,12 +74,6 @@ class Interrupts:
         return 128 + (self.received or signal.SIGTERM)
 
 
-FAILED_KEY = "guie/lost"  # a key of the store
-POLL_S = 1.0
-GRACE_S = 5.0  # time for a process to exit by itself, once another has failed
-CONNECT_TIMEOUT = timedelta(seconds=30)
-
-
 class Stopped(Exception):
     """Raised when all processes stop together, between two steps.
 
@@ -101,7 +99,10 @@ class ProcessGroupGuard:
         self.several = accelerator.num_processes > 1
         self.finished = threading.Event()
         self._group = cpu_group() if self.several else None
-        self._store = _store() if self.several else None
+        self._store: distributed.Store | None = None
+        if self.several:  # a connection of its own: other connections may be blocked in a wait
+            place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            self._store = distributed.TCPStore(*place, is_master=False, timeout=CONNECT_TIMEOUT)
 
     def __enter__(self) -> ProcessGroupGuard:
         if self.several:
@@ -118,8 +119,19 @@ class ProcessGroupGuard:
             raise raised.reason from None
         if raised is None:
             self.finished.set()
-        elif self.several and not isinstance(raised, SystemExit):
-            self._report(raised)
+            return
+        if self._store is None or isinstance(raised, SystemExit):
+            return
+        if not isinstance(raised, UserError) and self._another_failed():
+            raise SystemExit(1) from None  # it only follows from an exception of another process
+        with suppress(RuntimeError):  # the process with the store may have exited
+            self._store.set(FAILED_KEY, str(self.accelerator.process_index))
+        if isinstance(raised, distributed.DistError) or (
+            isinstance(raised, RuntimeError) and "gloo" in str(raised).lower()
+        ):
+            raise UserError(
+                "another process of the run has exited; run again (train.py: with --resume)"
+            ) from None
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
         """Return why any process must stop, else None. All processes call it, at the same step.
@@ -143,18 +155,6 @@ class ProcessGroupGuard:
         if stopped and stopped.cause != Cause.TIME:
             raise stopped
 
-    def _report(self, raised: BaseException) -> None:
-        """Report an exception to the other processes, unless it only follows from one of theirs."""
-        if not isinstance(raised, UserError) and self._another_failed():
-            raise SystemExit(1) from None
-        assert self._store is not None  # there are several processes
-        with suppress(RuntimeError):  # the process with the store may have exited
-            self._store.set(FAILED_KEY, str(self.accelerator.process_index))
-        if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
-            raise UserError(
-                "another process of the run has exited; run again (train.py: with --resume)"
-            ) from None
-
     def _look_after_others(self) -> None:
         while not self.finished.wait(POLL_S):
             if self._another_failed() and not self.finished.wait(GRACE_S):
@@ -167,13 +167,3 @@ class ProcessGroupGuard:
             return self._store.check([FAILED_KEY])
         except RuntimeError:  # of the process that keeps the store
             return True
-
-
-def _store() -> distributed.Store:
-    """Open a separate connection to the store: other connections may be blocked in a wait."""
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return distributed.TCPStore(*place, is_master=False, timeout=CONNECT_TIMEOUT)
-
-
-def _is_of_exchange(error: RuntimeError) -> bool:
-    return isinstance(error, distributed.DistError) or "gloo" in str(error).lower()

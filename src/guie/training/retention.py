@@ -52,7 +52,12 @@ class Retention(NotCopied):
         trained = [p for p in student.parameters() if p.requires_grad]
         self.pretrained = None
         if trained:
-            self.pretrained = pretrained_for(self.run, number).to(trained[0].device)
+            model = self.run.model
+            pretrained = build_backbone(model.backbone, model.image.size_px)
+            # Position embeddings are resampled once per stage so far, as the student's were
+            for stage in self.run.stages[: number + 1]:
+                pretrained.set_image_size(*self.run.image_size(stage))
+            self.pretrained = pretrained.eval().requires_grad_(False).to(trained[0].device)
 
     def __call__(
         self, student: Backbone, batch: Batch, feat_BF: Tensor
@@ -94,18 +99,6 @@ class Retention(NotCopied):
 @torch.no_grad()
 def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
     return pretrained(images_BCHW)
-
-
-def pretrained_for(config: RunConfig, number: int) -> Backbone:
-    """Build the frozen pretrained backbone at a stage's image size and stride.
-
-    Its position embeddings are resampled once per stage so far, as the student's were.
-    """
-    model = config.model
-    backbone = build_backbone(model.backbone, model.image.size_px)
-    for stage in config.stages[: number + 1]:
-        backbone.set_image_size(*config.image_size(stage))
-    return backbone.eval().requires_grad_(False)
 
 
 def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:

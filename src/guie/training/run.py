@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import resource
 import time
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
@@ -31,11 +34,8 @@ from guie.training.run_folder import (
     check_images,
     check_weights,
     code_version,
-    device_name,
     keep_classes,
     keep_images,
-    peak_gpu_memory_mb,
-    peak_memory_mb,
 )
 from guie.training.tasks.base import Task
 
@@ -129,14 +129,18 @@ class Run:
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
         remove_unused(self.folder, used)
         trainable, total = parameters
+        device = self.accelerator.device
+        on_gpu = device.type == "cuda"
+        memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        gpu_bytes = torch.cuda.max_memory_allocated(device) if on_gpu else 0
         summary = {
             "best": self.state.best(),
             "steps": self.state.global_step,
             "stopped_early": self.state.stopped_early,
             "seconds": round(time.monotonic() - self.began, 1),
-            "device": device_name(self.accelerator.device),
-            "peak_memory_mb": peak_memory_mb(),
-            "peak_gpu_memory_mb": peak_gpu_memory_mb(self.accelerator.device),
+            "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
+            "peak_memory_mb": math.ceil(memory_kb / 1024),  # without loader workers
+            "peak_gpu_memory_mb": math.ceil(gpu_bytes / 2**20) if on_gpu else None,
             "classes": len(self.classes),
             "parameters": total,
             "trainable_parameters": trainable,

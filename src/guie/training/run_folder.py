@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,11 +38,27 @@ from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
 from guie.rows.readable import STATE
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
+CLASSES = "classes.txt"
+CLASS_WEIGHTS = "model_classes.safetensors"
+IMAGES = "images.npz"  # size and modification time of each training image
+LOCK = ".lock"
 METRICS_FILE = "metrics.jsonl"
 RECORD = "record.json"
+SUMMARY = "summary.json"  # written last: it marks a finished run
+UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
+# What a run writes before its first step
+FIRST = (
+    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", RECORD),
+    *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
+)
+# What runs and ensembles write
+WRITTEN = (
+    *(*FIRST, SUMMARY, COMPOSITION_FILE, FOLDER, PATTERN),
+    *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
+)
+PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 SHOWN_BYTES = 50  # of a damaged line
 VAL = "val_r_at_1"  # key that marks a validation's line
-PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
 def begin_record(folder: Path) -> None:
@@ -88,25 +102,19 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
 
 def git_state() -> dict[str, Any] | None:
     """Return the commit and whether the working tree differs from it; None outside a repository."""
-    here = Path(__file__).parent
-    try:
-        commit = _git(here, "rev-parse", "HEAD")
-        dirty = bool(_git(here, "status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return {"commit": commit, "dirty": dirty}
+    version = code_version()
+    commit = version.removesuffix("-dirty")
+    return None if version == "unknown" else {"commit": commit, "dirty": commit != version}
 
 
 def code_version() -> str:
-    """Return the commit, with `-dirty` if the working tree differs from it."""
-    state = git_state()
-    return "unknown" if state is None else state["commit"] + "-dirty" * state["dirty"]
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
-    )
+    """Return the commit, with `-dirty` if the working tree differs from it; or `unknown`."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    command += ["--abbrev=40", "--exclude=*"]  # the commit alone, without a tag
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
     return done.stdout.strip()
 
 
@@ -122,10 +130,14 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator, step: int, unscored: bool = False):
-        self.folder, self.accelerator = folder, accelerator
-        self.path = folder / METRICS_FILE
+        self.path, self.accelerator = folder / METRICS_FILE, accelerator
         if accelerator.is_main_process:
-            self._rewind(step, unscored)
+            lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
+            # A kill or a full disk may have truncated the last line.
+            written = [(line, _parse(self.path, line)) for line in lines if line.endswith(b"}")]
+            again = (step, True) if unscored else (step + 1, False)
+            kept = [line for line, values in written if (values["step"], VAL in values) < again]
+            write_text(self.path, "".join(line.decode() + "\n" for line in kept))
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         """Append one line. Raises ValueError for NaN and infinity, which are not JSON."""
@@ -133,14 +145,6 @@ class RunLog:
             line = json.dumps({"step": step, "stage": stage, **values}, allow_nan=False)
             append_text(self.path, line + "\n")
         self.accelerator.log(dict(values), step=step)
-
-    def _rewind(self, step: int, unscored: bool) -> None:
-        lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
-        # A kill or a full disk may have truncated the last line.
-        written = [(line, _parse(self.path, line)) for line in lines if line.endswith(b"}")]
-        again = (step, True) if unscored else (step + 1, False)
-        kept = [line for line, values in written if (values["step"], VAL in values) < again]
-        write_text(self.path, "".join(line.decode() + "\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -159,51 +163,12 @@ def _parse(path: Path, line: bytes) -> dict[str, Any]:
     raise UserError(f"{path}: a line is not JSON with a step ({shown!r}); repair or remove it")
 
 
-def device_name(device: torch.device) -> str:
-    """Return the GPU's name, or `cpu`."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def peak_gpu_memory_mb(device: torch.device) -> int | None:
-    """Return this process's peak tensor memory on its GPU, in MB; None without a GPU."""
-    if device.type != "cuda":
-        return None
-    return math.ceil(torch.cuda.max_memory_allocated(device) / 2**20)
-
-
-def peak_memory_mb() -> int:
-    """Return the peak memory of this process, without its loader workers, in MB."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return math.ceil(kilobytes / 1024)
-
-
-CLASSES = "classes.txt"
-IMAGES = "images.npz"  # size and modification time of each training image
-LOCK = ".lock"
-SUMMARY = "summary.json"  # written last: it marks a finished run
-UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
-# What a run writes before its first step
-FIRST = (
-    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", RECORD),
-    *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
-)
-# What runs and ensembles write
-WRITTEN = (
-    *(*FIRST, SUMMARY, COMPOSITION_FILE, FOLDER, PATTERN),
-    *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
-)
-
-
-@contextmanager
-def locked(config: RunConfig) -> Iterator[None]:
-    """Lock the run's folder; the lock is released when the process ends, however it ends.
+def locked(folder: Path) -> AbstractContextManager[Any]:
+    """Lock a run's folder; the lock is released when the process ends, however it ends.
 
     Raises UserError if another process trains there.
     """
-    folder = Path(config.out) / config.name
-    said, remedy = f"{folder}: another process trains there", "wait, or --set name=..."
-    with held(folder / LOCK, said, remedy):
-        yield
+    return held(folder / LOCK, f"{folder}: another process trains there", "wait, or --set name=...")
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
@@ -285,9 +250,6 @@ def read_classes(folder: Path) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-CLASS_WEIGHTS = "model_classes.safetensors"
-
-
 def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Read a run's class weights for those `labels` it knows: their indices (C,), and weights (C, k, T).
 
@@ -303,9 +265,8 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
     row = {label: number for number, label in enumerate(known)}
     shared = [number for number, label in enumerate(labels) if label in row]
     weight_CkT = read_tensors(folder / CLASS_WEIGHTS)[CLASS_WEIGHT]
-    return torch.tensor(shared, dtype=torch.long), weight_CkT[
-        [row[labels[number]] for number in shared]
-    ]
+    rows = [row[labels[number]] for number in shared]
+    return torch.tensor(shared, dtype=torch.long), weight_CkT[rows]
 
 
 def add_to_record(folder: Path, **more: Any) -> None:

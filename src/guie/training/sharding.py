@@ -56,10 +56,17 @@ class Shards:
     """
 
     def __init__(self, accelerator: Accelerator, task: Task):
-        self.accelerator = accelerator
-        self.frame = _without_weights(task) if is_sharded(accelerator) else None
-        if self.frame is not None:
-            _refuse_scalars(task)
+        self.accelerator, self.frame = accelerator, None
+        if not is_sharded(accelerator):
+            return
+        named = dict(task.named_parameters())
+        if scalars := [name for name, parameter in named.items() if not parameter.dim()]:
+            raise UserError(
+                f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
+            )
+        # A copy of the task whose parameters are on the meta device and use no memory
+        hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in named.values()}
+        self.frame = copy.deepcopy(task, hollow)
 
     def prepare(self, task: Task, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return the task as wrapped by accelerate, here sharded in place, and its optimiser."""
@@ -70,7 +77,7 @@ class Shards:
         self.shard(task)
         _set_parameters(optimizer, task, groups)
         model, optimizer = self.accelerator.prepare(task, optimizer)
-        # accelerate finds them by address, which empty parts have in common
+        # accelerate finds them by address, which empty shards have in common
         _set_parameters(optimizer, task, groups)
         return model, optimizer
 
@@ -119,25 +126,24 @@ def gathered(accelerator: Accelerator, state: Any) -> Any:
     """
     if not is_sharded(accelerator):
         return state
-    keep = accelerator.is_main_process
 
     def take(tensor: Tensor) -> Tensor | None:
         full = _full(tensor, torch.device("cpu"))
-        return full if keep else None
+        return full if accelerator.is_main_process else None
 
     return map_tensors(take, state)
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load an unsharded state dict; each process takes its own part.
+    """Load an unsharded state dict; each process takes its own shard.
 
     The kernel stays that of this device, if the state is from another.
     """
     owners = [p for group in optimizer.param_groups for p in group["params"]]
-    parts = {n: _parts(owners[n], values) for n, values in state["state"].items()}
+    shards = {n: _sharded(owners[n], values) for n, values in state["state"].items()}
     pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
     groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
-    optimizer.load_state_dict({**state, "state": parts, "param_groups": groups})
+    optimizer.load_state_dict({**state, "state": shards, "param_groups": groups})
 
 
 def optimizer_state(optimizer: Optimizer, task: nn.Module) -> dict[str, dict[str, Any]]:
@@ -162,33 +168,19 @@ def _full(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to(device)
 
 
-def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
+def _sharded(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
     """Shard an optimiser's state of one parameter; tensors of its shape are sharded as it is."""
     if not isinstance(owner, DTensor):
         return values
 
-    def part(value: Tensor) -> Tensor:
+    def shard(value: Tensor) -> Tensor:
         if value.shape != owner.shape:
             return value  # a counter
         mesh, placements = owner.device_mesh, owner.placements
         # Every process has read the file, so nothing needs to be sent.
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
-    return map_tensors(part, values)
-
-
-def _without_weights(task: Task) -> Task:
-    """Return a copy whose parameters are on the meta device and use no memory."""
-    hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
-    return copy.deepcopy(task, hollow)
-
-
-def _refuse_scalars(task: nn.Module) -> None:
-    scalars = [name for name, parameter in task.named_parameters() if not parameter.dim()]
-    if scalars:
-        raise UserError(
-            f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
-        )
+    return map_tensors(shard, values)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

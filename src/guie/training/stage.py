@@ -6,44 +6,20 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
-from operator import methodcaller
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.config import RunConfig
-from guie.data.augmentation import Augment
-from guie.data.dataset import Batch, TrainDataset
-from guie.data.loader import (
-    Prefetcher,
-    TeacherFeatures,
-    TrainLoader,
-    with_generic,
-    with_teachers,
-)
-from guie.data.manifest import Manifest
-from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
-from guie.evaluation.validation import flat_scores, quick_scores
-from guie.models.embedder import Embedder, build_preprocess
+from guie.models.embedder import build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
-from guie.rows.embedding import Check, embed_files, raise_fault
 from guie.training.checkpoint import without_frozen
-from guie.training.frozen import (
-    FrozenData,
-    embed_rows,
-    frozen_data,
-    taught_batches,
-    teacher_views,
-)
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
 from guie.training.run import Run
@@ -54,28 +30,25 @@ from guie.training.sharding import (
     load_optimizer,
     optimizer_state,
 )
+from guie.training.stage_data import StageData
 from guie.training.tasks.base import Task
-from guie.training.tasks.distillation import DistillationTask
 
 
 class Stage:
     """The current stage of a run, set up to train.
 
-    Attributes: `task`, unsharded, or this process's shards of it; `model`, the task as wrapped by
+    Attributes: `data`; `task`, unsharded, or this process's shards of it; `model`, the task as wrapped by
     accelerate; `ema`, its weight average, if the stage keeps one; `parameters`, how many of the
-    embedder's train, and their total, without class weights; `batches`, of this process, from the
-    current step on; `frozen`, cached features that replace the images, if any; `epochs_before`, of all
-    earlier stages.
+    embedder's train, and their total, without class weights; `epochs_before`, of all earlier stages.
 
     Args:
         task: unsharded, from the previous stage.
         saved: a checkpoint within this stage, to resume from.
         moments: what the stage before returned, as `Stage.moments`.
 
-    Raises UserError if nothing is left to train, no batch can be formed, and as `frozen_data`.
+    Raises UserError if nothing is left to train, and as `StageData`.
     """
 
-    batches: TrainLoader | Prefetcher[Batch]
     model: nn.Module
     optimizer: Optimizer
 
@@ -83,35 +56,32 @@ class Stage:
         self, run: Run, task: Task, saved: dict[str, Any] | None, moments: dict[str, dict[str, Any]]
     ):
         accelerator, config, number = run.accelerator, run.config, run.state.stage
-        stage = config.stages[number]
-        self.run, self.config, self.task = run, stage, task
+        self.run, self.config, self.task = run, config.stages[number], task
         self.epochs_before = sum(earlier.epochs for earlier in config.stages[:number])
-        self.frozen: FrozenData | None = None
 
         # ------------------------------------------------------------ the model
-        self.rows = run.rows[number]
-        class_ids = pd.Index(run.classes.labels).get_indexer(self.rows["label"].unique())
+        class_ids = pd.Index(run.classes.labels).get_indexer(run.rows[number]["label"].unique())
         self.preprocess = set_model(task, config, number, class_ids)
-        plain = build_optimizer(task, stage)
+        optimizer = build_optimizer(task, self.config)
         sizes = [(one.numel(), one.requires_grad) for one in task.embedder.parameters()]
         self.parameters = sum(size for size, trains in sizes if trains), sum(n for n, _ in sizes)
         if saved:
             task.load_state_dict(saved["task"])
         self.ema: MovingAverage | None = None
-        if stage.ema_decay:
-            self.ema = MovingAverage(task, stage.ema_decay)
+        if self.config.ema_decay:
+            self.ema = MovingAverage(task, self.config.ema_decay)
             if saved:
                 self.ema.load_state_dict(saved["ema"])
 
         # ------------------------------------------------------------ the batches
         with uncompiled():  # features of frozen backbones are computed here
-            self._open_batches(saved["sampler"] if saved else {})
+            self.data = StageData(run, task, self.preprocess, saved["sampler"] if saved else {})
 
         # ------------------------------------------------------------ wrapped, or sharded
         self.shards = Shards(accelerator, task)
         if self.ema:
             self.shards.shard(self.ema.module)
-        self.model, self.optimizer = self.shards.prepare(task, plain)
+        self.model, self.optimizer = self.shards.prepare(task, optimizer)
         if saved:
             load_optimizer(self.optimizer, saved["optimizer"])
             if accelerator.scaler:
@@ -119,79 +89,40 @@ class Stage:
         elif moments:
             continue_optimizer(self.optimizer, self.task, moments)
 
-    def _open_batches(self, draws: dict[str, Any]) -> None:
-        """Open the stage's batches, from the current step on; each is a function of the step.
-
-        Args:
-            draws: state of a loss-driven sampler before the step; empty at the start of a stage.
-        """
-        run, config, stage = self.run, self.run.config, self.config
-        accelerator, seed = run.accelerator, (config.seed, run.state.stage)
-        rank, ranks = accelerator.process_index, accelerator.num_processes
-        self.sampler = Sampler(
-            self.rows["domain"],
-            stage.sampler,
-            stage.batch_size,
-            seed,
-            label_of_row=self.rows["label"],
-            weight_of_row=self.rows.get("weight"),
-            shard_of_row=self.rows.get("shard"),
-        )
-        self.sampler.load(draws)
-        self.total_steps = max(1, round(stage.epochs * self.sampler.steps_per_epoch))
-        steps = (self.sampler, run.state.step, self.total_steps, rank, ranks)
-        backbone, size_px = self.task.embedder.backbone, self.preprocess.size_px
-        dataset = TrainDataset(
-            self.rows,
-            run.classes.labels,
-            run.manifest.root,
-            Augment(stage.augment),
-            build_preprocess(config.model, backbone, size_px, stage.augment.fit),
-            seed,
-            run.manifest.sidecar.decode,
-        )
-        load = partial(TrainLoader, workers=config.data.workers, device=accelerator.device)
-        teacher_features = precomputed_teachers(self, dataset, RankDraws(*steps))
-        if stage.cached_views:
-            self.frozen = frozen_data(
-                *(accelerator, config, stage, backbone, self.preprocess, dataset),
-                *(run.manifest, run.guard.check),
-            )
-            batches = with_teachers(self.frozen.batches(RankDraws(*steps)), teacher_features)
-            self.batches = Prefetcher(batches, methodcaller("to", accelerator.device))
-        elif stage.repeated_views:
-            views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)
-            self.batches = load(dataset, views, taught=teacher_features)
-        elif self.task.retention and (generic := self.task.retention.generic):
-            assert run.generic  # loaded with the config
-            more = run.generic, generic.batch_size
-            self.batches = load(*with_generic(dataset, RankBatches(*steps), *more))
-        else:
-            self.batches = load(dataset, RankBatches(*steps))
-
     def description(self) -> str:
         """Return a line that describes the stage."""
-        rows, views, number = self.rows, self.config.cached_views, self.run.state.stage
-        cached = f" ({views} cached views of each)" if self.frozen else ""
-        left_out = self.sampler.left_out
+        data, rows, number = self.data, self.data.rows, self.run.state.stage
+        cached = f" ({len(data.views)} cached views of each)" if data.views else ""
+        left_out = data.sampler.left_out
         rare = f" ({left_out} of them skipped: too few in their class)" if left_out else ""
         trainable, total = self.parameters
         warmup = self.config.warmup
-        steps = warmup.steps(self.total_steps / self.config.epochs) if warmup else 0
+        steps = warmup.steps(data.total_steps / self.config.epochs) if warmup else 0
         cut = f"; the warm-up of {steps:.0f} steps never reaches the peak rates"
         return (
             f"stage {number + 1}/{len(self.run.config.stages)} {self.config.name}:"
-            f" {self.total_steps} steps of {self.config.batch_size} images{cached} at"
+            f" {data.total_steps} steps of {self.config.batch_size} images{cached} at"
             f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
             f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains;"
-            f" {trainable:,} of {total:,} parameters train{cut if steps >= self.total_steps else ''}"
+            f" {trainable:,} of {total:,} parameters train{cut if steps >= data.total_steps else ''}"
         )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether patience ends the stage: its last validations brought no better score."""
+        patience = self.config.patience
+        return patience is not None and self.run.state.stale >= patience
+
+    def validates_after(self, step: int) -> bool:
+        """Return whether a validation within the stage is due after this step, counted from 1."""
+        every = self.config.validate_every
+        return every is not None and every.ends_at(step, self.data.sampler.steps_per_epoch)
 
     def log(self, logs: Mapping[str, Tensor], rates: dict[str, float]) -> dict[str, float]:
         """Log a step as means over all processes; return the task's values."""
-        accelerator, state = self.run.accelerator, self.run.state
+        accelerator, state, sampler = self.run.accelerator, self.run.state, self.data.sampler
         values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
-        shares = self.sampler.shares(state.step - 1) if self.sampler.learns else {}
+        shares = sampler.shares(state.step - 1) if sampler.learns else {}
         more = {f"share_{domain}": share for domain, share in shares.items()}
         more |= {f"lr_{part}": rate for part, rate in rates.items()}
         self.run.log.write(state.global_step, self.config.name, values | more)
@@ -205,15 +136,7 @@ class Stage:
         run, state, whole = self.run, self.run.state, self.scored()
         try:
             with uncompiled():
-                scores = validate(
-                    run.accelerator,
-                    whole.embedder,
-                    run.manifest,
-                    self.preprocess,
-                    run.config.data.workers,
-                    self.frozen,
-                    run.guard.check,
-                )
+                scores = self.data.validate(whole.embedder)
         except Stopped as stopped:
             return stopped
         state.unscored = False
@@ -236,11 +159,11 @@ class Stage:
     def note_early_end(self) -> None:
         """Record and print that patience ended the stage, if it did; also when a run resumes there."""
         state, settings = self.run.state, self.config
-        if state.step < self.total_steps:
+        if state.step < self.data.total_steps:
             state.stopped_early[settings.name] = state.step
             self.run.accelerator.print(
                 f"stage {settings.name}: patience {settings.patience} ended it at step {state.step} of"
-                f" {self.total_steps}; best val R@1 {state.best_score:.3f} at step {state.best_step} of"
+                f" {self.data.total_steps}; best val R@1 {state.best_score:.3f} at step {state.best_step} of"
                 " the run"
             )
 
@@ -255,7 +178,7 @@ class Stage:
             "scaler": scaler.state_dict() if scaler else None,
         }
         parts = without_frozen(parts, frozen_names(self.task.embedder))
-        parts = gathered(run.accelerator, parts) | {"sampler": self.sampler.state()}
+        parts = gathered(run.accelerator, parts) | {"sampler": self.data.sampler.state()}
         if run.accelerator.is_main_process:
             run.checkpoints.save(parts, run.state, run.identity, frozen_file)
 
@@ -301,36 +224,6 @@ class Stage:
         return task, scored
 
 
-def validate(
-    accelerator: Accelerator,
-    embedder: Embedder,
-    manifest: Manifest,
-    preprocess: Preprocess,
-    workers: int | None,
-    frozen: FrozenData | None = None,
-    check: Check = raise_fault,
-) -> dict[str, float] | None:
-    """Return R@1 and mMP@5, means over domains, and R@1 of each domain, the same in every process.
-
-    With the data of a frozen stage, only the head runs, on cached features of the val images. Keys are
-    those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`. Returns None if the
-    manifest has no val split. For `check` see `OnDevices`.
-    """
-    if "val" not in manifest.table["split"].unique():
-        return None
-    rows = manifest.split("val")
-    if frozen:
-        assert frozen.val is not None  # it was made from the same manifest
-        emb_ND = embed_rows(accelerator, embedder, frozen.val)
-    else:
-        files = [manifest.file(path) for path in rows["image_path"]]
-        settings = {"workers": workers, "title": "val", "check": check}
-        emb_ND = embed_files(
-            accelerator, embedder, preprocess, files, manifest.open_image, **settings
-        )
-    return flat_scores(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
-
-
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:
     """Set image size, trained parameters and classes for a stage; return its preprocessing.
 
@@ -373,17 +266,3 @@ def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
 def uncompiled() -> AbstractContextManager[None]:
     """Return a context without compilation: a validation would compile its last, short batch too."""
     return torch.compiler.set_stance("force_eager")
-
-
-def precomputed_teachers(
-    stage: Stage, dataset: TrainDataset, draws: RankDraws
-) -> TeacherFeatures | None:
-    """Return the teachers' outputs for the batches, precomputed if the stage has fixed views; else None."""
-    run, views = stage.run, stage.config.cached_views or stage.config.repeated_views
-    if not views or not isinstance(stage.task, DistillationTask):
-        return None
-    folder, workers = Path(run.config.out) / ".cache" / "features", run.config.data.workers
-    found = teacher_views(
-        run.accelerator, stage.task.teachers, dataset, views, folder, workers, run.guard.check
-    )
-    return partial(taught_batches, found, draws)

@@ -15,7 +15,7 @@ from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
 from guie.losses.custom import custom_class
 from guie.models.embedder import Embedder, build_preprocess
-from guie.models.loading import LoadedModel, at_size, open_model, refuse_no_model
+from guie.models.loading import at_size, open_model, refuse_no_model
 from guie.models.preprocess import Preprocess
 
 TOWER, REDUCTION = "backbone.tower.", "reduction."
@@ -61,13 +61,14 @@ def load_start(embedder: Embedder, config: RunConfig) -> str:
     except UserError as error:
         raise UserError(f"start_from: {error}") from None
     state, own = given.embedder.state_dict(), embedder.state_dict()
-    taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
+    known = [part for part in PARTS if _shapes(own, part)]
+    taken = [part for part in known if _shapes(own, part) == _shapes(state, part)]
     if TOWER not in taken:
         raise UserError(
             f"start_from: {config.start_from} has another backbone than model.backbone, {backbone.name};"
             " name a run with the same backbone, or remove start_from"
         )
-    if REDUCTION not in taken and _shapes(own, REDUCTION):
+    if REDUCTION in known and REDUCTION not in taken:
         assert config.model.head is not None
         head = config.model.head
         raise UserError(
@@ -76,21 +77,16 @@ def load_start(embedder: Embedder, config: RunConfig) -> str:
         )
     own |= {name: state[name] for part in taken for name in _shapes(own, part)}
     embedder.load_state_dict(own)
-    scratch = [part for part in PARTS if part not in taken and _shapes(own, part)]
-    _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
-    message = [f"{part.strip('.').rpartition('.')[2]} from scratch" for part in scratch]
-    return ", ".join([f"starts from {config.start_from}", *message])
-
-
-def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:
-    """Raise UserError if mean or std differ: the backbone was trained with its own."""
     assert isinstance(given.preprocess, Preprocess)  # of one model
-    for key in ("mean", "std"):
-        then, now = _levels(given.preprocess, key), _levels(own, key)
+    preprocess = build_preprocess(config.model, embedder.backbone, size_px)
+    for key in ("mean", "std"):  # the backbone was trained with its own
+        then, now = _levels(given.preprocess, key), _levels(preprocess, key)
         if then != now:
             raise UserError(
                 f"model.image.{key}: {now}, but start_from, {config.start_from}, has {then}; set it to that"
             )
+    scratch = [part.strip(".").rpartition(".")[2] for part in known if part not in taken]
+    return ", ".join([f"starts from {config.start_from}", *(f"{n} from scratch" for n in scratch)])
 
 
 def _levels(preprocess: Preprocess, key: str) -> list[float]:

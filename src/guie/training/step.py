@@ -6,10 +6,10 @@ Shapes: B images of this process's batch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +107,7 @@ def gradients_within_memory(
     they would wait for this one in the middle of a step.
     """
     stage, alone = config.stages[state.stage], accelerator.num_processes == 1
-    before = moving_state(model) if alone else None  # several processes stop at once
+    restore = forward_state(model) if alone else None  # several processes stop at once
     while True:
         pieces = stage.accumulate * 2**state.halvings
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
@@ -123,53 +123,47 @@ def gradients_within_memory(
             if not out_of_memory(error):
                 raise
             model.zero_grad(set_to_none=True)
-            if before:
-                restore(model, before)
+            if restore:
+                restore()
             small = pieces * 2 > len(batch)
             if config.on_out_of_memory == "stop" or small or not alone:
-                raise UserError(_advice(stage, state, pieces, small)) from None
+                more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve)"
+                advice = "lower the image size" if small else f"{more}, lower batch_size"
+                raise UserError(
+                    f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
+                    f" {stage.batch_size} in {pieces} micro-batches; {advice} or take a smaller"
+                    " backbone, and --resume"
+                ) from None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         state.halvings += 1
         print(f"out of memory: {pieces * 2} micro-batches a step from now on", file=sys.stderr)
 
 
-class ForwardState(NamedTuple):
-    """State that a forward pass changes: running statistics, CurricularFace's t, a memory's queue."""
+def forward_state(model: nn.Module) -> Callable[[], None]:
+    """Copy the state that forward passes change; return a function that restores it.
 
-    buffers: list[Tensor]
-    extra: dict[str, Any]
-    counts: dict[str, dict[str, int]]
-
-
-def moving_state(model: nn.Module) -> ForwardState:
-    """Copy the state that forward passes change, for `restore`."""
+    That is: running statistics, CurricularFace's t, a memory's queue.
+    """
+    modules = [*model.modules()]
     buffers = [buffer.clone() for buffer in model.buffers()]
-    counts = {name: dict(one.counts) for name, one in _counting(model)}
-    return ForwardState(buffers, dict(_extra_states(model)), counts)
+    extra = [
+        (module, module.get_extra_state())
+        for module in modules
+        if type(module).get_extra_state is not nn.Module.get_extra_state
+    ]
+    counts = [(one, dict(one.counts)) for one in modules if isinstance(one, HostCounters)]
 
+    @torch.no_grad()
+    def restore() -> None:
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+        for module, state in extra:
+            module.set_extra_state(state)
+        for counter, before_counts in counts:
+            counter.counts = dict(before_counts)
 
-@torch.no_grad()
-def restore(model: nn.Module, state: ForwardState) -> None:
-    """Restore the state from `moving_state`."""
-    for buffer, before in zip(model.buffers(), state.buffers, strict=True):
-        buffer.copy_(before)
-    for name, extra in state.extra.items():
-        model.get_submodule(name).set_extra_state(extra)
-    for name, module in _counting(model):
-        module.counts = dict(state.counts[name])
-
-
-def _counting(model: nn.Module) -> Iterator[tuple[str, HostCounters]]:
-    for name, module in model.named_modules():
-        if isinstance(module, HostCounters):
-            yield name, module
-
-
-def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            yield name, module.get_extra_state()
+    return restore
 
 
 def sam_step(
@@ -184,49 +178,31 @@ def sam_step(
     Args:
         gradients: leaves the gradients of the batch in the parameters, and returns logs.
     """
-    before = moving_state(model)
+    restore_before = forward_state(model)
     logs = gradients()
-    after = moving_state(model)
-    with sam_perturbation(model, rho):
-        restore(model, before)
+    restore_after = forward_state(model)
+    parameters = [one for one in model.parameters() if one.grad is not None]
+    unperturbed = [one.detach().clone() for one in parameters]
+    _move_along_gradient(parameters, rho)
+    model.zero_grad(set_to_none=True)
+    try:
+        restore_before()
         gradients()
-    restore(model, after)
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, unperturbed, strict=True):
+                parameter.copy_(value)
+    restore_after()
     return logs
 
 
-@contextmanager
-def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
-    """Context with the weights moved by `rho` along their gradient; the gradient is cleared."""
-    here = _perturb(model, rho)
-    model.zero_grad(set_to_none=True)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in here:
-                parameter.copy_(value)
-
-
 @torch.no_grad()
-def _perturb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
-    """Move parameters along their gradients; return them with their old values. Keeps no gradient alive."""
-    moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([grad for _, grad in moved])
-    here = [(parameter, parameter.clone()) for parameter, _ in moved]
-    for parameter, grad in moved:
-        by = grad * (rho / (norm + 1e-12)).to(grad.device)
+def _move_along_gradient(parameters: Sequence[nn.Parameter], length: float) -> None:
+    grads = [one.grad for one in parameters if one.grad is not None]
+    norm = torch.nn.utils.get_total_norm(grads)
+    for parameter, grad in zip(parameters, grads, strict=True):
+        by = grad * (length / (norm + 1e-12)).to(grad.device)
         parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # an infinite gradient gives 0 * inf
-    return here
-
-
-def clip_gradients(accelerator: Accelerator, model: nn.Module, stage: StageConfig) -> None:
-    """Clip the gradients' norm, then each gradient, where the stage says so; fp16's are unscaled first."""
-    if stage.clip_grad_norm:
-        accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
-    if stage.clip_grad_value:
-        if not stage.clip_grad_norm:  # which has unscaled them
-            accelerator.unscale_gradients()
-        nn.utils.clip_grad_value_(model.parameters(), stage.clip_grad_value)
 
 
 class LossWatch:
@@ -276,12 +252,3 @@ def out_of_memory(error: RuntimeError) -> bool:
     """Whether a device, or the CPU's allocator, ran out of memory."""
     # The CPU's allocator raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _advice(stage: StageConfig, state: TrainState, pieces: int, small: bool) -> str:
-    more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve), lower batch_size"
-    return (
-        f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
-        f" {stage.batch_size} in {pieces} micro-batches;"
-        f" {'lower the image size' if small else more} or take a smaller backbone, and --resume"
-    )

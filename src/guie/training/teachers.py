@@ -27,7 +27,7 @@ class TeacherOutput(NamedTuple):
 
 
 @dataclass
-class Teacher:
+class Teacher(NotCopied):
     """A frozen model, and the classes whose images it teaches.
 
     Attributes: `name`, names its losses in the log; `classes_C`, mask over all training classes by id:
@@ -49,56 +49,44 @@ class Teacher:
         self.model.preprocess.to(device)
 
     @torch.no_grad()
-    def __call__(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> TeacherOutput:
-        """Embed the student's own views, at the teacher's image size, mean and std.
+    def embed(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> Tensor:
+        """Return embeddings (B, T) of the student's own views, at the teacher's image size, mean and std.
 
         Args:
             pixels_BCHW: the views, in 0 to 255.
             label_B: on the CPU.
         """
-        rows_B = self.classes_C[label_B]
+        own = on_device_of(rows_of(self.classes_C[label_B]), pixels_BCHW)
         emb_BT = pixels_BCHW.new_zeros((len(label_B), self.dim))
-        if rows_B.any():
-            own = on_device_of(rows_of(rows_B), pixels_BCHW)
+        if len(own):
             prepared = self.model.preprocess(pixels_BCHW[own])
             emb_BT[own] = self.model.embedder(prepared, shapes_B3[own]).to(emb_BT)
-        return TeacherOutput(rows_B, emb_BT)
+        return emb_BT
 
 
-class Teachers(NotCopied):
-    """All teachers of a run."""
+def outputs_of(
+    teachers: Sequence[Teacher], batch: Batch, student: Preprocess
+) -> list[TeacherOutput]:
+    """Return each teacher's output for a batch: computed from its images, or precomputed.
 
-    def __init__(self, teachers: Sequence[Teacher]):
-        self.teachers = list(teachers)
-
-    def to(self, device: torch.device) -> None:
-        """Move them to the student's device."""
-        for teacher in self.teachers:
-            teacher.to(device)
-
-    def __call__(self, batch: Batch, student: Preprocess) -> list[TeacherOutput]:
-        """Return each teacher's output for a batch: computed from its images, or precomputed.
-
-        Args:
-            student: the student's preprocessing, on the device of the images.
-        """
-        if batch.teacher_BT is not None:
-            label_B = batch.label_B
-            parts = batch.teacher_BT.split([teacher.dim for teacher in self.teachers], dim=1)
-            pairs = zip(self.teachers, parts, strict=True)
-            return [TeacherOutput(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
+    Args:
+        student: the student's preprocessing, on the device of the images.
+    """
+    if batch.teacher_BT is not None:
+        embeddings = batch.teacher_BT.split([teacher.dim for teacher in teachers], dim=1)
+    else:
         found = []
         for piece in batch.split(batch.pieces):
             images_BCHW, shapes_B3 = piece.images_BCHW, piece.shapes_B3
             assert images_BCHW is not None and shapes_B3 is not None
             pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
-            found.append([one(pixels_BCHW, shapes_B3, piece.label_B) for one in self.teachers])
-        return [
-            TeacherOutput(*map(torch.cat, zip(*of, strict=True))) for of in zip(*found, strict=True)
-        ]
+            found.append([one.embed(pixels_BCHW, shapes_B3, piece.label_B) for one in teachers])
+        embeddings = tuple(torch.cat(pieces) for pieces in zip(*found, strict=True))
+    pairs = zip(teachers, embeddings, strict=True)
+    return [TeacherOutput(teacher.classes_C[batch.label_B], emb_BT) for teacher, emb_BT in pairs]
 
 
-def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> Teachers:
+def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> list[Teacher]:
     """Open the configured teachers, frozen.
 
     Args:
@@ -106,23 +94,20 @@ def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> T
 
     Raises UserError if there is no such model, or if it is to teach an unknown domain.
     """
-    teachers = [_open(config, number, domains) for number, config in enumerate(configs)]
+    teachers = []
+    for number, config in enumerate(configs):
+        classes_C = mask_of_domains(config.domains, domains, f"task.teachers.{number}")
+        model = open_model(config.model, config.size_px)
+        model.embedder.eval().requires_grad_(False)
+        teachers.append(Teacher(Path(config.model).name, model, classes_C))
     names = [teacher.name for teacher in teachers]
     for number, teacher in enumerate(teachers):
         if names.count(teacher.name) > 1:
             teacher.name += f"_{number}"
-    return Teachers(teachers)
+    return teachers
 
 
-def _open(config: TeacherConfig, number: int, domains: Sequence[str]) -> Teacher:
-    where = f"task.teachers.{number}"
-    classes_C = classes_of(config.domains, domains, where)
-    model = open_model(config.model, config.size_px)
-    model.embedder.eval().requires_grad_(False)
-    return Teacher(Path(config.model).name, model, classes_C)
-
-
-def classes_of(wanted: Sequence[str] | None, domains: Sequence[str], where: str) -> Tensor:
+def mask_of_domains(wanted: Sequence[str] | None, domains: Sequence[str], where: str) -> Tensor:
     """Return a mask (C,) of the classes of some domains; None: of all.
 
     Args:

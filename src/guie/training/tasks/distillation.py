@@ -32,7 +32,13 @@ from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.run_folder import read_class_weights
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Teacher, TeacherOutput, classes_of, open_teachers
+from guie.training.teachers import (
+    Teacher,
+    TeacherOutput,
+    mask_of_domains,
+    open_teachers,
+    outputs_of,
+)
 
 
 class DistillationTask(Task):
@@ -62,10 +68,10 @@ class DistillationTask(Task):
             if term.relation:
                 self.relations[str(number)] = nn.ModuleList(
                     _relation(term.relation, dim, teacher, classes.labels)
-                    for teacher in self.teachers.teachers
+                    for teacher in self.teachers
                 )
             where = f"task.criteria.{number}"
-            self.masks.append(classes_of(term.domains, classes.domains, where))
+            self.masks.append(mask_of_domains(term.domains, classes.domains, where))
 
     @property
     def classifier(self) -> MarginSoftmax | None:
@@ -87,31 +93,30 @@ class DistillationTask(Task):
         device = next(backbone.parameters()).device
         preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)
         self.preprocess = preprocess.to(device)
-        self.teachers.to(device)
+        for teacher in self.teachers:
+            teacher.to(device)
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)
-        taught = self.teachers(batch, self.preprocess)
+        taught = outputs_of(self.teachers, batch, self.preprocess)
         total = emb_BD.new_zeros((), dtype=torch.float32)
         logs: dict[str, Tensor] = {}
         for number, term in enumerate(self.task.criteria):
             rows_B = self.masks[number][batch.label_B]
             if term.loss:
-                value, said = self._of_labels(number, emb_BD, batch.label_B, raw_BD, rows_B)
+                value, own_logs = self._of_labels(number, emb_BD, batch.label_B, raw_BD, rows_B)
             else:
-                value, said = self._of_teachers(number, term, emb_BD, taught, rows_B)
+                value, own_logs = self._of_teachers(number, term, emb_BD, taught, rows_B)
             total = total + term.weight * value
-            logs |= {
-                name if name not in logs else f"{name}_{number}": v for name, v in said.items()
-            }
+            logs |= {f"{k}_{number}" if k in logs else k: v for k, v in own_logs.items()}
         return self.with_shared_terms(batch, feat_BF, total, logs)
 
     @cached_property
     def _hashes(self) -> list[str]:
         """Hashes of each teacher's weights, with its class weights if a relation uses them."""
-        embedders = [teacher.model.embedder for teacher in self.teachers.teachers]
+        embedders = [teacher.model.embedder for teacher in self.teachers]
         known = [state_hash(embedder.state_dict()) for embedder in embedders]
         for relations in self.relations.values():
             for number, relation in enumerate(cast(nn.ModuleList, relations)):
@@ -151,41 +156,32 @@ class DistillationTask(Task):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the relation's loss over all teachers, each weighted by its share of the images."""
         assert term.relation is not None
+        values, own_rows, logs = [], [], {}
         relations = cast(nn.ModuleList, self.relations[str(number)])
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_ND = gather_rows(at_least_fp32(emb_BD))
             shown_N = gather_rows(rows_B)
-            pairs = [
-                (gather_rows(one.rows_B) & shown_N, gather_rows(at_least_fp32(one.emb_BT)))
-                for one in taught
-            ]
-            rows = [on_device_of(rows_of(own_N), emb_ND) for own_N, _ in pairs]
-            values = [
-                relation(self._seen_by(relation, emb_ND[own]), emb_NT[own])
-                for relation, own, (_, emb_NT) in zip(relations, rows, pairs, strict=True)
-            ]
+            triples = zip(self.teachers, relations, taught, strict=True)
+            for teacher, relation, one in triples:
+                own_N = gather_rows(one.rows_B) & shown_N
+                emb_NT = gather_rows(at_least_fp32(one.emb_BT))
+                own = on_device_of(rows_of(own_N), emb_ND)
+                compared = emb_ND[own]
+                if isinstance(relation, Logits):
+                    assert self.classifier is not None  # see the config
+                    compared = self.classifier.cosines(compared, relation.class_ids)
+                value = relation(compared, emb_NT[own])
+                values.append(value)
+                own_rows.append(own_N)
+                if own_N.any():
+                    logs[f"{term.relation.name}/{teacher.name}"] = value.detach().mean()
             if isinstance(term.relation, MatchingConfig):
-                own = [own_N for own_N, _ in pairs]
-                loss = mean_of(values, own, term.relation.drop if self.training else 0.0)
-                loss = loss * torch.stack(own).any(0).float().mean()
+                loss = mean_of(values, own_rows, term.relation.drop if self.training else 0.0)
+                loss = loss * torch.stack(own_rows).any(0).float().mean()
             else:
-                shares = [own_N.float().mean() for own_N, _ in pairs]
+                shares = [own_N.float().mean() for own_N in own_rows]
                 loss = sum(value * share for value, share in zip(values, shares, strict=True))
-        logs = {
-            f"{term.relation.name}/{teacher.name}": value.detach().mean()
-            for teacher, value, (own_N, _) in zip(
-                self.teachers.teachers, values, pairs, strict=True
-            )
-            if own_N.any()
-        }
         return loss, logs
-
-    def _seen_by(self, relation: nn.Module, emb_ND: Tensor) -> Tensor:
-        """Return what a relation compares: the student's embeddings, or its cosines to classes."""
-        if not isinstance(relation, Logits):
-            return emb_ND
-        assert self.classifier is not None  # see the config
-        return self.classifier.cosines(emb_ND, relation.class_ids)
 
     def _criteria(self) -> list[Criterion]:
         return cast("list[Criterion]", list(self.criteria.values()))
