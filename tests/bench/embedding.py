@@ -29,8 +29,8 @@ from common import arguments, in_turn, photographs, ratio, real_benchmark, show
 from guie.data import raw_batch
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_host
+from guie.data.preprocess import Preprocess
 from guie.data.raw_batch import RawImages, packed
-from guie.models.preprocess import Preprocess
 from guie.rows.embedding import PIECE
 
 SRC = Path(__file__).resolve().parents[2] / "src"

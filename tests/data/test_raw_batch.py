@@ -16,9 +16,9 @@ from guie.data import raw_batch
 from guie.data.dataset import EvalDataset, as_batch
 from guie.data.images import open_as_host
 from guie.data.manifest.companions import Box
+from guie.data.preprocess import Inputs, ViewSpec
 from guie.data.raw_batch import RawImages, packed
 from guie.models import open_model
-from guie.models.preprocess import Inputs, ViewSpec
 from guie.rows import embedding
 from guie.rows.embedding import embed_dataset, embed_files
 

@@ -31,6 +31,7 @@ from guie.data.images import (
     with_retries,
 )
 from guie.data.manifest import Manifest, rows_where
+from guie.data.preprocess import Preprocess
 
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
     from guie.data.augmentation import Augment
@@ -46,22 +47,6 @@ def image_shapes(images_BCHW: Tensor) -> Tensor:
     shape = image_shape(images_BCHW.size(2), images_BCHW.size(3))
     rows = [shape] * images_BCHW.size(0)
     return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
-
-
-class Preprocess(Protocol):
-    """The interface that batches need from `guie.models.preprocess.Preprocess`."""
-
-    def recipe(self) -> dict[str, Any]: ...
-
-    def resized_in_8_bits(self, images: Tensor) -> Tensor: ...
-
-    def padded(self, images: Tensor) -> Tensor: ...
-
-    def normalised(self, images: Tensor) -> Tensor: ...
-
-    def shrinks(self, height: int, width: int) -> bool: ...
-
-    def to(self, device: torch.device) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from guie.config.model import ModelConfig
 from guie.config.stages import StageConfig
 from guie.data.dataset import Batch, TrainDataset
 from guie.data.manifest import Manifest
+from guie.data.preprocess import Inputs, Preprocess, View
 from guie.data.sampling import RankDraws
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.head import SHAPE
-from guie.models.preprocess import Inputs, Preprocess, View
 from guie.rows.embedding import BLOCK, Check, raise_fault, recipe, stored_features
 from guie.rows.store import Rows
 from guie.rows.views import drawn_rows, stored_views

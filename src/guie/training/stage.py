@@ -30,10 +30,10 @@ from guie.data.loader import (
     with_teachers,
 )
 from guie.data.manifest import Manifest
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.embedder import Embedder, build_preprocess
-from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
 from guie.rows.embedding import Check, embed_files, raise_fault
 from guie.training.checkpoint import without_frozen
