@@ -23,6 +23,13 @@ from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 from guie.config.sampling import AugmentConfig
 from guie.data.images import Region
 
+TRIES = 10  # torchvision's
+LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
+BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
+COLORS = {"grey": 128, "black": 0}
+# OpenCV cannot warp images whose side exceeds a signed 16-bit integer.
+MAX_SIDE_PX = 32_766
+
 
 def random_part(
     draw: random.Random,
@@ -43,9 +50,6 @@ def random_part(
     side = math.sqrt(draw.uniform(*scale))
     stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
     return _placed(draw, height * min(1.0, side / stretch), width * min(1.0, side * stretch))
-
-
-TRIES = 10  # torchvision's
 
 
 def random_resized_part(
@@ -76,17 +80,10 @@ def random_resized_part(
     return Region(top / height, left / width, (top + rows) / height, (left + columns) / width)
 
 
-def random_area(draw: random.Random, low: float, high: float) -> Region:
-    """Return a box whose sides are drawn independently, as fractions between `low` and `high`."""
-    return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
-
-
 def _placed(draw: random.Random, height: float, width: float) -> Region:
+    """Return a box of this size, as fractions of the sides, anywhere in the image."""
     top, left = draw.uniform(0, 1 - height), draw.uniform(0, 1 - width)
     return Region(top, left, top + height, left + width)
-
-
-LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
 
 
 def recoloured(
@@ -112,9 +109,6 @@ def recoloured(
     return cv2.transform(image_HWC, np.hstack([contrast * brightness * mixed, offset]))
 
 
-BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
-
-
 class Distortions:
     """Draw and apply the config's distortions except flips, colours and boxes (see `Augment`).
 
@@ -137,8 +131,18 @@ def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
     steps: list[A.BasicTransform] = []
     if config.auto:
         steps.append(LearnedPolicy(AutoAugmentPolicy(config.auto), p=1.0))
-    if config.affine:
-        steps.append(_affine(config))
+    if config.affine:  # one map for all three transforms, so that pixels are interpolated once
+        steps.append(
+            A.Affine(
+                scale=(1 - config.zoom, 1 + config.zoom),
+                keep_ratio=True,
+                translate_percent=(-config.shift, config.shift),
+                rotate=(-config.rotate_deg, config.rotate_deg),
+                border_mode=BORDERS[config.affine_border],
+                fill=0,
+                p=config.affine,
+            )
+        )
     if config.hue:
         same, hue = (1.0, 1.0), (-config.hue, config.hue)
         steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
@@ -152,19 +156,6 @@ def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
     if config.jpeg:
         steps.append(A.ImageCompression("jpeg", tuple(config.jpeg_quality), p=config.jpeg))
     return steps
-
-
-def _affine(config: AugmentConfig) -> A.Affine:
-    """Return one affine map for all three transforms, so that pixels are interpolated once."""
-    return A.Affine(
-        scale=(1 - config.zoom, 1 + config.zoom),
-        keep_ratio=True,
-        translate_percent=(-config.shift, config.shift),
-        rotate=(-config.rotate_deg, config.rotate_deg),
-        border_mode=BORDERS[config.affine_border],
-        fill=0,
-        p=config.affine,
-    )
 
 
 class LearnedPolicy(A.ImageOnlyTransform):
@@ -197,11 +188,6 @@ class _SeededAutoAugment(AutoAugment):
             torch.rand((2,), generator=self.generator),
             torch.randint(2, (2,), generator=self.generator),
         )
-
-
-COLORS = {"grey": 128, "black": 0}
-# OpenCV cannot warp images whose side exceeds a signed 16-bit integer.
-MAX_SIDE_PX = 32_766
 
 
 class Augment:
@@ -247,7 +233,8 @@ class Augment:
         if draw.random() < self.config.erase:
             image_HWC = image_HWC.copy()
             for _ in range(self.config.erase_boxes):
-                erased = random_area(draw, *self.config.erase_side)
+                height, width = (draw.uniform(*self.config.erase_side) for _ in range(2))
+                erased = _placed(draw, height, width)
                 image_HWC[erased.of(*image_HWC.shape[:2])] = COLORS[self.config.erase_color]
         return image_HWC
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,13 +21,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from guie.base.errors import UserError
 from guie.base.processes import context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
-from guie.data.dataset import Batch, ImageFiles, TrainDataset, collated
+from guie.data.dataset import Batch, TrainDataset, collated
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
 from guie.data.shards.opening import fetch_images
 
 T = TypeVar("T")
+Key = tuple[int, int, int]  # step, position in the global batch, row
 TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
 
 
@@ -57,10 +59,10 @@ class TrainLoader:
 
     def __iter__(self) -> Prefetcher[Batch]:
         self.preprocess.to(self.device)
-        return Prefetcher(with_teachers(whole_batches(self.loader), self.taught), self._ready)
-
-    def _ready(self, batch: Batch) -> Batch:
-        return batch.to(self.device).normalised(self.preprocess)
+        return Prefetcher(
+            with_teachers(whole_batches(self.loader), self.taught),
+            lambda batch: batch.to(self.device).normalised(self.preprocess),
+        )
 
 
 def with_teachers(batches: Iterable[Batch], taught: TeacherFeatures | None) -> Iterator[Batch]:
@@ -133,10 +135,10 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
         # An exception raised in a worker arrives as "Caught ..." and is a bug in the code.
         if not loader.num_workers or str(error).startswith("Caught "):
             raise
-        said = f"{type(error).__name__} {error}".strip().partition("\n")[0]
+        reason = f"{type(error).__name__} {error}".strip().partition("\n")[0]
         raise UserError(
             "a process that loads images died, perhaps killed because memory ran out;"
-            f" use fewer workers, and run again (train.py: with --resume); {said}"
+            f" use fewer workers, and run again (train.py: with --resume); {reason}"
         ) from error
     if fault:
         # Ends the workers; kept alive by a traceback, they would wait for their time-out
@@ -155,7 +157,7 @@ class _FaultsAsValues(Dataset):
 
     def __getitems__(self, keys: Sequence[Any]) -> list[Any] | UserError:
         try:
-            if isinstance(self.dataset, ImageFiles):
+            if hasattr(self.dataset, "files_of"):
                 fetch_images(self.dataset.files_of(keys))
             return [self.dataset[key] for key in keys]
         except UserError as fault:
@@ -173,7 +175,7 @@ def _loader(
         _FaultsAsValues(dataset),
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_Collate(collate),
+        collate_fn=partial(_collated, collate),
         pin_memory=device.type == "cuda",
         # Its own generator: otherwise an iterator draws from the global stream, and a resumed run
         # would see other random numbers.
@@ -183,14 +185,8 @@ def _loader(
     )
 
 
-class _Collate:
-    """Collate samples into a batch and pass a UserError through. Picklable, for any kind of worker."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]):
-        self.collate = collate
-
-    def __call__(self, samples: list[Any] | UserError) -> Any:
-        return samples if isinstance(samples, UserError) else self.collate(samples)
+def _collated(collate: Callable[[list[Any]], Any], samples: list[Any] | UserError) -> Any:
+    return samples if isinstance(samples, UserError) else collate(samples)
 
 
 @contextmanager
@@ -207,9 +203,6 @@ def _signals_as_they_were() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-Key = tuple[int, int, int]  # step, position in the global batch, row
 
 
 def load_generic(config: GenericImagesConfig) -> Manifest:
@@ -280,7 +273,7 @@ class TrainAndGeneric(Dataset):
         return {"generic": sample["image"]}
 
 
-class TrainAndGenericBatches(torch.utils.data.Sampler):
+class TrainAndGenericBatches:
     """The concatenated batches of two samplers, step by step; rows of the second start at `first`."""
 
     def __init__(self, train: RankBatches, generic: RankBatches, first: int):

@@ -8,7 +8,7 @@ Shapes: N bytes of all images, B images, G images of equal size, L large images.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -55,25 +55,21 @@ class RawBatch:
         Images of equal size are resized together, which changes no bit of the result on a CPU.
         """
         rows: list[Tensor | None] = [None] * len(self.sizes)
-        for places, images_GHWC in self._equal():
+        equal: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
+        start = 0
+        for place, size in enumerate(self.sizes):
+            if size:
+                stop = start + 3 * size[0] * size[1]
+                equal[size].append((place, self.pixels_N[start:stop].view(*size, 3)))
+                start = stop
+        for pairs in equal.values():
+            places, images = zip(*pairs, strict=True)
+            images_GHWC = torch.stack(images) if len(images) > 1 else images[0][None]
             inputs = preprocess(images_GHWC.permute(0, 3, 1, 2))
             for place, one in zip(places, inputs.unbind(), strict=True):
                 rows[place] = one
         large = iter(() if self.inputs_L is None else self.inputs_L.unbind())
         return torch.stack([next(large) if row is None else row for row in rows]), self.shapes_B3
-
-    def _equal(self) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield the places of images of equal size, and their pixels."""
-        found: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
-        start = 0
-        for place, size in enumerate(self.sizes):
-            if size:
-                stop = start + 3 * size[0] * size[1]
-                found[size].append((place, self.pixels_N[start:stop].view(*size, 3)))
-                start = stop
-        for pairs in found.values():
-            places, images = zip(*pairs, strict=True)
-            yield list(places), torch.stack(images) if len(images) > 1 else images[0][None]
 
 
 class RawImages(Dataset):

@@ -46,7 +46,7 @@ def troubled(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "WAITS_S", (0.01, 0.01))
     monkeypatch.setattr(storage, "TIMEOUT_S", 2)
-    monkeypatch.setattr(storage, "CACHE", storage._Cache())
+    monkeypatch.setattr(storage, "CACHE", storage.CacheState())
     cached._OPEN.clear()
     s3fs.S3FileSystem.clear_instance_cache()
     yield proxy
@@ -376,4 +376,4 @@ def test_damage_in_the_cache_is_fetched_again(both) -> None:
 
 def test_a_module_that_is_missing_is_named() -> None:
     with pytest.raises(UserError, match=r"no module (gcsfs|adlfs).*pip install"):
-        storage.read_range("/gs:/bucket/x.tar", 0, 1, 0)
+        storage.read_range(storage.Range("/gs:/bucket/x.tar", 0, 1, 0))

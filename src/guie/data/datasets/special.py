@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.data.datasets.layouts import Listing, listing, pictures
-from guie.data.datasets.parsing import (
+from guie.data.datasets.readers import (
+    Listing,
     first_present,
+    listing,
+    pictures,
     prefixed,
     read_columns,
     read_lines,

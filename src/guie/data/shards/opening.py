@@ -41,7 +41,7 @@ def open_in_shard(path: str) -> io.BytesIO | None:
     found = open_places(index).range_of(image_path)
     if found is None:
         raise UserError(f"{shown(index)}: has no image {image_path!r}")
-    return io.BytesIO(read_range(*found))
+    return io.BytesIO(read_range(found))
 
 
 def fetch_images(paths: Sequence[str]) -> None:
