@@ -216,10 +216,10 @@ def _decode(
         raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
-        said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        if unknown and (why := why_unread(read_head(file))):
-            said = why
-        raise UserError(f"{path}: not a readable image: {said}") from error
+        why = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
+        if unknown:
+            why = why_unread(read_head(file)) or why
+        raise UserError(f"{path}: not a readable image: {why}") from error
 
 
 def _converted(

@@ -49,6 +49,7 @@ class Layout:
         optional: splits whose list may be absent.
         form: a table with a header; words, separated by spaces; pairs, split at the first separator;
             variables of a MATLAB file.
+        images: columns with an image each, and its role outside train. A row becomes one for each image.
         join: a second list, and its columns.
         replace: by column, a regular expression and its replacement.
         parse: by column, a regular expression, whose named groups are further columns.
@@ -73,6 +74,7 @@ class Layout:
     columns: Sequence[str] = ()
     separator: str = ","
     skip: int = 0
+    images: Mapping[str, str] = field(default_factory=dict)
     join: Mapping[str, Sequence[str]] = field(default_factory=dict)
     replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     parse: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +138,9 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
         path = path.with_name(name)
         table = table.merge(read_words(path, columns))
     table["number"] = range(1, len(table) + 1)
+    if layout.images:
+        sides = [table.assign(path=table[name], role=role) for name, role in layout.images.items()]
+        table = pd.concat(sides)  # a row's index is its place in the list, as before
     for column, (old, new) in layout.replace.items():
         table[column] = table[column].str.replace(old, new, regex=True)
     for column, pattern in layout.parse.items():
@@ -143,8 +148,8 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
         if (odd := found.isna().any(axis=1).to_numpy()).any():
             row = int(odd.argmax())
             raise UserError(
-                f"{path}:{row + 1 + skip}: {column} {table[column].iloc[row]!r} is not of the form"
-                f" {pattern}"
+                f"{path}:{table.index[row] + 1 + skip}: {column} {table[column].iloc[row]!r} is not of the"
+                f" form {pattern}"
             )
         table[found.columns] = found
     for column in layout.numbers:
@@ -177,6 +182,8 @@ def _rows(
             for part in zip(*meanings.values(), strict=True)
         )
         role = roles[0] if roles else None
+    if layout.images:
+        role = table["role"].mask(split == "train", "train")
     for column, last in layout.train_up_to.items():
         trained = table[column] <= last
     if layout.train_half:

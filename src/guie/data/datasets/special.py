@@ -23,11 +23,8 @@ from guie.data.datasets.readers import (
     read_mat,
     read_records,
     read_words,
-    refuse_others,
     whole_numbers,
 )
-
-Columns = tuple[pd.Series, pd.Series]  # path and class number of each image
 
 CARS = {
     "original": "cars_annos.mat",
@@ -58,43 +55,50 @@ def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
         raise UserError(f"{folder}: no {markers}; is this Cars-196?")
     if chosen == "original":
         parts = [_annotated_cars(folder / CARS["original"], "relative_im_path")]
+    elif chosen == "kaggle":
+        parts = _kaggle_cars(folder, files)
     else:
-        parts = {"devkit": _devkit_cars, "kaggle": _kaggle_cars}[chosen](folder, files)
-    path, class_id = (pd.concat(part, ignore_index=True) for part in zip(*parts, strict=True))
-    split = (class_id <= 98).map({True: "train", False: "test"})
-    return Listing(listing(path, class_id.map("{:03d}".format), split))
+        labelled = "cars_test_annos_withlabels.mat"  # the devkit's own test list has no classes
+        train = _annotated_cars(folder / CARS["devkit"], "fname")
+        test = _annotated_cars(first_present(folder, (labelled, f"devkit/{labelled}")), "fname")
+        parts = [
+            # kagglehub's copy has each folder twice: cars_train/cars_train
+            part.assign(path=prefixed(part["path"], files, (f"{name}/", f"{name}/{name}/")))
+            for name, part in {"cars_train": train, "cars_test": test}.items()
+        ]
+    rows = pd.concat(parts, ignore_index=True)
+    split = (rows["class_id"] <= 98).map({True: "train", False: "test"})
+    return Listing(listing(rows["path"], rows["class_id"].map("{:03d}".format), split))
 
 
-def _devkit_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
-    labelled = "cars_test_annos_withlabels.mat"  # the devkit's own test list has no classes
-    train = _annotated_cars(folder / CARS["devkit"], "fname")
-    test = _annotated_cars(first_present(folder, (labelled, f"devkit/{labelled}")), "fname")
-    return [
-        # kagglehub's copy has each folder twice: cars_train/cars_train
-        (prefixed(file, files, (f"{name}/", f"{name}/{name}/")), class_id)
-        for name, (file, class_id) in {"cars_train": train, "cars_test": test}.items()
-    ]
-
-
-def _annotated_cars(path: Path, file: str) -> Columns:
+def _annotated_cars(path: Path, file: str) -> pd.DataFrame:
+    """Return path and class number of each image."""
     annotations = read_mat(path, "annotations", (file, "class"))
-    return pd.Series(annotations[file], dtype=str), pd.Series(annotations["class"]).astype(int)
+    return pd.DataFrame(
+        {
+            "path": pd.Series(annotations[file], dtype=str),
+            "class_id": pd.Series(annotations["class"]).astype(int),
+        }
+    )
 
 
-def _kaggle_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
+def _kaggle_cars(folder: Path, files: frozenset[str]) -> list[pd.DataFrame]:
     names = read_lines(folder / "names.csv")
     folders = dict(enumerate((name.strip('"').replace("/", "-") for name in names), start=1))
     parts = []
     for split in ("train", "test"):
-        path = folder / f"anno_{split}.csv"
-        cells = pd.Series([line.split(",") for line in read_lines(path) if line], dtype=object)
+        table = folder / f"anno_{split}.csv"
+        cells = pd.Series([line.split(",") for line in read_lines(table) if line], dtype=object)
         if cells.empty:
-            raise UserError(f"{path}: empty; download the file again")
-        class_id = whole_numbers(cells.str[-1].rename("class_id"), path)
+            raise UserError(f"{table}: empty; download the file again")
+        class_id = whole_numbers(cells.str[-1].rename("class_id"), table)
         if (beyond := class_id[~class_id.isin(folders)]).size:
-            raise UserError(f"{path}: class {beyond.iloc[0]}, but names.csv has {len(names)} lines")
+            raise UserError(
+                f"{table}: class {beyond.iloc[0]}, but names.csv has {len(names)} lines"
+            )
         file = f"{split}/" + class_id.map(folders) + "/" + cells.str[0]
-        parts.append((prefixed(file, files, ("car_data/car_data/", "car_data/", "")), class_id))
+        path = prefixed(file, files, ("car_data/car_data/", "car_data/", ""))
+        parts.append(pd.DataFrame({"path": path, "class_id": class_id}))
     return parts
 
 
@@ -136,28 +140,6 @@ def vehicleid(folder: Path, files: frozenset[str], test_vehicles: int) -> Listin
     return Listing(
         pd.concat([train, test], ignore_index=True), tuple(warnings), {"subsets": subsets}
     )
-
-
-def consumer_to_shop(folder: Path, files: frozenset[str]) -> Listing:
-    """Return rows with consumer photographs as queries of val and test, and shop images as the index.
-
-    `Eval/list_eval_partition.txt`, two header lines, columns aligned by spaces, according to
-    https://github.com/open-mmlab/mmfashion (docs/dataset/CONSUMER_TO_SHOP_DATASET.md): image_pair_name_1
-    (consumer), image_pair_name_2 (shop), item_id, evaluation_status. Items do not overlap between parts.
-    An image occurs in many pairs but becomes one row. The class is the item's folder with its category,
-    which is correct even if item ids repeat between categories.
-    """
-    path = first_present(folder, ("Eval/list_eval_partition.txt", "list_eval_partition.txt"))
-    pairs = read_words(path, ["consumer", "shop", "item", "evaluation_status"], skip=2)
-    refuse_others(path, pairs["evaluation_status"], ("train", "val", "test"), skip=2)
-    sides = [
-        pairs[[side, "evaluation_status"]].set_axis(["path", "split"], axis=1).assign(role=role)
-        for side, role in (("consumer", "query"), ("shop", "index"))
-    ]
-    rows = pd.concat(sides).drop_duplicates("path", ignore_index=True)
-    item = rows["path"].str.removeprefix("img/").str.rpartition("/")[0]
-    role = rows["role"].mask(rows["split"] == "train", "train")
-    return Listing(listing(prefixed(rows["path"], files, ("", "Img/")), item, rows["split"], role))
 
 
 def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
@@ -456,8 +438,5 @@ def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
 
 SPECIAL = {
     reader.__name__: reader
-    for reader in (
-        *(cars196, vehicleid, consumer_to_shop, gldv2, revisited, met, imagenet, gpr1200, ilias),
-        uned,
-    )
+    for reader in (cars196, vehicleid, gldv2, revisited, met, imagenet, gpr1200, ilias, uned)
 }

@@ -31,10 +31,10 @@ def queries_without_positive(rows: pd.DataFrame) -> pd.Series:
     index = one_class_each(rows[rows["role"].isin(("index", "both"))])
     index = index[["label", "image_path"]].drop_duplicates()
     images = index["label"].value_counts().to_dict()
-    asked = one_class_each(queries).rename_axis(index="row").reset_index()
-    itself = asked.merge(index, "left", on=["label", "image_path"], indicator="itself")["itself"]
-    others = asked["label"].map(images).fillna(0).astype(int) - (itself == "both").astype(int)
-    positive = (others > 0).groupby(asked["row"]).any()
+    searched = one_class_each(queries).rename_axis(index="row").reset_index()
+    itself = searched.merge(index, "left", on=["label", "image_path"], indicator="itself")["itself"]
+    others = searched["label"].map(images).fillna(0).astype(int) - (itself == "both").astype(int)
+    positive = (others > 0).groupby(searched["row"]).any()
     return ~positive.reindex(queries.index).astype(bool)
 
 
@@ -113,12 +113,15 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
             yield row, f"weight {table['weight'][row]!r} is not a positive number"
         least, most = WEIGHTS
         for row in table.index[positive & ((weight < least) | (weight > most))]:
-            said = f"an epoch draws an image {least:g} to {most:,} times"
-            yield row, f"weight {table['weight'][row]!r}: {said}"
+            limits = f"an epoch draws an image {least:g} to {most:,} times"
+            yield row, f"weight {table['weight'][row]!r}: {limits}"
         trained = positive & (weight <= most) & (table["split"] == "train").to_numpy()
         if (images := weight[trained].sum()) > EPOCH_MAX:
-            said = f"an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are allowed; lower the weights"
-            yield table.index[trained][0], f"weight: those of train make {said}"
+            yield (
+                table.index[trained][0],
+                f"weight: those of train make an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are"
+                " allowed; lower the weights",
+            )
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:

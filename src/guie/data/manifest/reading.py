@@ -75,9 +75,9 @@ def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
     if sidecar == Sidecar():
         file.unlink(missing_ok=True)
         return
-    said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
+    values = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
     if not file.is_file() or read_sidecar(manifest) != sidecar:
-        write_text(file, to_yaml(said))
+        write_text(file, to_yaml(values))
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:

@@ -127,8 +127,8 @@ class Sampler:
         weight_of_row: pd.Series | None = None,
         shard_of_row: pd.Series | None = None,
     ):
-        asked = sampler_config(sampler)
-        config = MixedConfig() if isinstance(asked, ShardsConfig) else asked
+        given = sampler_config(sampler)
+        config = MixedConfig() if isinstance(given, ShardsConfig) else given
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
         # The same for every kind, so that equal epochs mean equal steps in a comparison.
@@ -142,10 +142,10 @@ class Sampler:
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
         self.streams: list[Draws]
-        if isinstance(asked, ShardsConfig):
+        if isinstance(given, ShardsConfig):
             del pools  # 40 MB for ten million rows
             shard_N = _shard_numbers(shard_of_row, weight_of_row)
-            self.streams = [ShardStream(shard_N, asked.window, seed)]
+            self.streams = [ShardStream(shard_N, given.window, seed)]
         else:
             self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
 

@@ -97,13 +97,13 @@ def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
 def _located(paths: Sequence[str]) -> Iterator[tuple[Places, np.ndarray, np.ndarray]]:
     """Yield, for each index: its places, the positions of its images in `paths`, and their rows."""
     members: dict[str, tuple[list[int], list[str]]] = {}
-    asked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
+    checked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
     prefix = "\0"
     numbers: list[int] = []
     names: list[str] = []
     for number, path in enumerate(paths):
         if not path.startswith(prefix):  # the index of the image before, and a slash
-            address = split_address(path, asked_once)
+            address = split_address(path, checked_once)
             if address is None:
                 continue
             prefix = f"{address[0]}/"

@@ -73,7 +73,7 @@ def read_range(place: Range) -> bytes:
     if url := url_of(place.shard):
         data = _AHEAD.pop((url, place.offset), None) or _cached(url, place)
         if data is None:
-            data = _asked(url, "cat_file", start=place.offset, end=place.offset + place.size)
+            data = _request(url, "cat_file", start=place.offset, end=place.offset + place.size)
             _keep(url, place, data)
     else:
         data = _local_range(place)
@@ -145,7 +145,7 @@ def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
     if url := url_of(folder):
-        entries = _asked(url, "ls", detail=True)
+        entries = _request(url, "ls", detail=True)
         found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
         return {name: int(found[name]) for name in shards if found.get(name)}
 
@@ -164,7 +164,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
     It is empty if there is no object and it is `optional`. Raises UserError.
     """
-    found = _asked(url, "info", optional=optional)
+    found = _request(url, "info", optional=optional)
     return _version(found) if found else ""
 
 
@@ -179,7 +179,7 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
     None if there is no such folder. Raises UserError.
     """
     scheme = folder.partition(":")[0]
-    found = _asked(folder, "find", optional=True, detail=True) or {}
+    found = _request(folder, "find", optional=True, detail=True) or {}
     return {
         f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
         for name, about in found.items()
@@ -189,29 +189,29 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
 def read_object(url: str, size: int | None = None) -> bytes:
     """Return an object, or its first bytes, which are not cached. Raises UserError."""
     if size is not None:
-        return _asked(url, "cat_file", start=0, end=size)
+        return _request(url, "cat_file", start=0, end=size)
     return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
 
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _asked(url, "cat_file", optional=optional)
+    return _request(url, "cat_file", optional=optional)
 
 
 def listed(folder: str) -> list[str]:
     """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
-    names = _asked(folder, "ls", optional=True, detail=False) or ()
+    names = _request(folder, "ls", optional=True, detail=False) or ()
     return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _asked(url, "pipe_file", content)
+    _request(url, "pipe_file", content)
 
 
 def delete(url: str) -> None:
     """Delete an object, if it is there. Raises UserError."""
-    _asked(url, "rm_file", optional=True)
+    _request(url, "rm_file", optional=True)
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def copied(path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="guie-") as folder:
         file = Path(folder) / path.name
-        _asked(url, "get_file", str(file))
+        _request(url, "get_file", str(file))
         yield file
 
 
@@ -272,7 +272,7 @@ def _filesystem(url: str) -> Any:
     """Return fsspec's file system for a URL; it keeps one a process and thread."""
     scheme = url.partition(":")[0]
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
-    if scheme == "gs":  # it logs tracebacks of what is said here in a line
+    if scheme == "gs":  # it logs tracebacks of what `_request` says in a line
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     settings: dict[str, Any] = {}
     if scheme == "s3":  # fail within a known time; the tries are counted here
@@ -285,7 +285,7 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _asked(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+def _request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
     """Call a method of the file system of `url`, retried with a printed line.
 
     Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
