@@ -36,6 +36,12 @@ from guie.data.preprocess import Preprocess
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
     from guie.data.augmentation import Augment
 
+# A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
+# filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
+# twice as much.
+DECODE_MARGIN = 1.5
+HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
+
 
 def image_shape(height: int, width: int) -> list[float]:
     """Return H / W, H / 224 and W / 224 for a size in pixels (the challenge's 5th place)."""
@@ -134,13 +140,6 @@ def collated(samples: Sequence[dict[str, Any]]) -> Batch:
         captions=parts.get("caption"),
         generic_GCHW=torch.stack(generic) if generic else None,
     )
-
-
-# A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
-# filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
-# twice as much.
-DECODE_MARGIN = 1.5
-HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 
 class TrainDataset(Dataset):

@@ -76,10 +76,7 @@ class RawImages(Dataset):
     """The images of an `EvalDataset` before preprocessing; a large one after it."""
 
     def __init__(self, dataset: EvalDataset):
-        self.dataset = dataset
-
-    def files_of(self, keys: Sequence[int]) -> list[str]:
-        return self.dataset.files_of(keys)
+        self.dataset, self.files_of = dataset, dataset.files_of
 
     def __getitem__(self, index: int) -> np.ndarray | Prepared:
         """Return uint8 (H, W, 3), or the result of `EvalDataset`."""

@@ -31,6 +31,12 @@ CARS = {
     "devkit": "devkit/cars_train_annos.mat",
     "kaggle": "anno_train.csv",
 }
+TEST_SETS = {800: "small", 1600: "medium", 2400: "large"}  # of VehicleID, by their vehicles
+GRADES = ("easy", "hard", "junk")  # of Revisited Oxford and Paris
+PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
+BLOCKS = ("landmarks", "inat", "sketch", "instre", "sop", "faces")  # of GPR1200
+SUBSETS = ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k")  # of UnED
+INDEXES = {"test": "index.json", "val": "small_index.json"}
 
 
 def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
@@ -102,9 +108,6 @@ def _kaggle_cars(folder: Path, files: frozenset[str]) -> list[pd.DataFrame]:
     return parts
 
 
-TEST_SETS = {800: "small", 1600: "medium", 2400: "large"}  # of VehicleID, by their vehicles
-
-
 def vehicleid(folder: Path, files: frozenset[str], test_vehicles: int) -> Listing:
     """Return train and one of three test sets of surveillance cameras; the class is the vehicle's number.
 
@@ -156,10 +159,13 @@ def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
     def list_file(name: str) -> Path:
         return first_present(folder, (name, f"metadata/{name}", f"train/{name}", f"index/{name}"))
 
-    def rows(part: str, image: pd.Series, *columns: pd.Series | str) -> pd.DataFrame:
+    def rows(
+        part: str, image: pd.Series, label: pd.Series, split: str, role: str | None = None
+    ) -> pd.DataFrame:
         a, b, c = (image.str[place] for place in range(3))
-        path = f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg"
-        return listing(path, *columns)
+        return listing(
+            f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg", label, split, role
+        )
 
     if train_list == "clean":
         train = read_columns(list_file("train_clean.csv"), ("landmark_id", "images"))
@@ -202,10 +208,6 @@ def _gldv2_queries(path: Path, index: pd.DataFrame) -> tuple[pd.DataFrame, tuple
         f"{path.name}: {differ:,} queries list fewer images than their landmarks have in the index"
     )
     return queries, (warning,) if differ else ()
-
-
-PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
-GRADES = ("easy", "hard", "junk")
 
 
 def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listing:
@@ -337,9 +339,6 @@ def _imagenet_val_labels(folder: Path) -> pd.Series:
     return pd.Series(ids.map(wnid).to_numpy(), index=name)
 
 
-BLOCKS = ("landmarks", "inat", "sketch", "instre", "sop", "faces")
-
-
 def gpr1200(folder: Path, files: frozenset[str], blocks: list[str]) -> Listing:
     """Return images on disk by category; the class is `<block>/<category>`.
 
@@ -394,10 +393,6 @@ def ilias(folder: Path, files: frozenset[str], distractors: str) -> Listing:
         () if there.all() else (warning,),
         {"texts": texts.assign(text=words)},
     )
-
-
-SUBSETS = ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k")
-INDEXES = {"test": "index.json", "val": "small_index.json"}
 
 
 def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:

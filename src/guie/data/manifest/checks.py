@@ -11,6 +11,10 @@ from guie.base.files import CONTROL
 from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
 from guie.data.names import alike, difference
 
+# The length of an epoch is the sum of the weights, and its order must fit into memory.
+WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
+EPOCH_MAX = 500_000_000
+
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
     """Yield, for each kind of note, a list of (row, message) for legal but unusual rows."""
@@ -58,11 +62,6 @@ def _alike(table: pd.DataFrame) -> Iterator[Fault]:
     rows = dict(zip(classes[::-1], classes.index[::-1], strict=True))  # the first row of each
     for first, second in alike(rows):
         yield rows[second], f"the classes {difference(first, second)}, and are not one class"
-
-
-# The length of an epoch is the sum of the weights, and its order must fit into memory.
-WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
-EPOCH_MAX = 500_000_000
 
 
 def check(

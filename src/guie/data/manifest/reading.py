@@ -32,6 +32,10 @@ ROLES = {
 }
 
 Fault = tuple[int, str]  # place (line of a CSV, row of a Parquet file), message
+SAVE_AS = (
+    "save it as CSV in UTF-8, with commas between the columns and their names in the first line"
+)
+HEAD_BYTES = 65_536  # more than any header
 
 
 class DomainDeclaration(Config):
@@ -101,12 +105,6 @@ def class_sizes(members: pd.DataFrame) -> pd.Series:
 def class_names(labels: pd.Series) -> set[str]:
     """Return the classes that some images have; `a|b` names two."""
     return {name for label in labels.unique() for name in label.split("|")}
-
-
-SAVE_AS = (
-    "save it as CSV in UTF-8, with commas between the columns and their names in the first line"
-)
-HEAD_BYTES = 65_536  # more than any header
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from guie.config.sampling import (
 )
 from guie.data.sampling.streams import key
 
+Units = tuple[np.ndarray, np.ndarray]  # per domain: units in this step, and in all earlier steps
+
 
 def domain_shares(
     config: DomainSamplerConfig, domains: Sequence[str], size_D: np.ndarray
@@ -96,9 +98,6 @@ def _refuse_unknown(field: str, names: Iterable[str], domains: Sequence[str]) ->
             f"stages: sampler: {field} names {', '.join(unknown)}; the domains of this stage are"
             f" {', '.join(domains)}"
         )
-
-
-Units = tuple[np.ndarray, np.ndarray]  # per domain: units in this step, and in all earlier steps
 
 
 class Cyclic:

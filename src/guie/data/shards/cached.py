@@ -28,6 +28,12 @@ from guie.data.shards.address import shown, url_of
 from guie.data.shards.index import NAME, PLACE, REMEDY, Shard, read_facts
 from guie.data.shards.storage import Range, sizes_of, version_of, whole_object
 
+PARQUET_END = b"PAR1"
+ABOUT = b"guie.about"  # key of the metadata of a table in the cache
+# Companion files of an index in object storage; any manifest has the same
+COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
+_OPEN: dict[str, tuple[str, Places]] = {}
+
 
 class Places:
     """Where each image of an index is: arrays sorted by the hash of the image_path, mapped from disk.
@@ -84,13 +90,6 @@ class Places:
                 f" {first.size:,} bytes ({count} differ); copy the shards that belong to it"
             )
         self.checked = True
-
-
-PARQUET_END = b"PAR1"
-ABOUT = b"guie.about"  # key of the metadata of a table in the cache
-# Companion files of an index in object storage; any manifest has the same
-COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
-_OPEN: dict[str, tuple[str, Places]] = {}
 
 
 def open_places(index: str) -> Places:
@@ -270,5 +269,5 @@ def _places_of(file: Path, index: str) -> pa.Table:
     if (offset_N < 0).any() or (size_N <= 0).any() or (offset_N + size_N > end_S[shard_N]).any():
         raise UserError(f"{shown(index)}: an image is outside its shard; {REMEDY}")
     about = {"shards": [asdict(shard) for shard in shards], "versions": versions}
-    rows = rows.filter(pa.array(np.append(True, ~same)))
+    rows = rows.filter(pa.array(np.append(True, ~same))).combine_chunks()
     return rows.replace_schema_metadata({ABOUT: json.dumps(about)})

@@ -77,10 +77,8 @@ def read_range(place: Range) -> bytes:
             _keep(url, place, data)
     else:
         data = _local_range(place)
-        if (
-            content_hash(data) != place.content
-        ):  # perhaps the shard was replaced after it was opened
-            _descriptor.cache_clear()
+        if content_hash(data) != place.content:
+            _descriptor.cache_clear()  # perhaps the shard was replaced after it was opened
             data = _local_range(place)
     end = place.offset + place.size
     if len(data) < place.size:
