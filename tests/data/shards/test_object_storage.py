@@ -17,11 +17,10 @@ from torch.utils.data import default_collate
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
-from guie.data.loader import eval_loader
+from guie.data.loader import RawImages, eval_loader
+from guie.data.loader import packed as packed_batch
 from guie.data.manifest import Manifest, load_manifest, table
 from guie.data.manifest.companions import read_companions
-from guie.data.raw_batch import RawImages
-from guie.data.raw_batch import packed as packed_batch
 from guie.data.shards import cached, index, storage
 from guie.data.shards.address import as_path
 from guie.data.shards.opening import fetch_images
