@@ -13,14 +13,7 @@ from ruamel.yaml import YAML
 
 from guie.base.errors import UserError
 from guie.data.datasets.folder import walk
-from guie.data.datasets.readers import (
-    Layout,
-    Listing,
-    plain_name,
-    present,
-    read_lists,
-    read_names,
-)
+from guie.data.datasets.readers import Layout, Listing, plain_name, present, read_lists, read_names
 from guie.data.datasets.special import SPECIAL
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar
 from guie.data.manifest.companions import renamed, within

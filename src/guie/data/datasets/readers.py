@@ -95,10 +95,8 @@ def read_lists(folder: Path, files: frozenset[str], layout: Layout, **options: A
     parts = []
     for split, names in layout.lists.items():
         names = [names] if isinstance(names, str) else names
-        several = (sorted(folder.glob(name)) for name in names)
-        paths = next(
-            filter(None, several), [folder / names[0]]
-        )  # if none exists, reading it says so
+        found = filter(None, (sorted(folder.glob(name)) for name in names))
+        paths = next(found, [folder / names[0]])  # if none exists, reading it says so
         if split in layout.optional and not paths[0].is_file():
             continue
         part = pd.concat([_read(path, layout) for path in paths], ignore_index=True)
@@ -140,7 +138,7 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
     table["number"] = range(1, len(table) + 1)
     if layout.images:
         sides = [table.assign(path=table[name], role=role) for name, role in layout.images.items()]
-        table = pd.concat(sides)  # a row's index is its place in the list, as before
+        table = pd.concat(sides)  # with the index that says a row's place in the list
     for column, (old, new) in layout.replace.items():
         table[column] = table[column].str.replace(old, new, regex=True)
     for column, pattern in layout.parse.items():
