@@ -19,8 +19,8 @@ from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
-    Rows,
     Sidecar,
+    TextRows,
     read_rows,
     read_sidecar,
     write_sidecar,
@@ -177,7 +177,7 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _at(path: Path, place: int, rows: Rows) -> str:
+def _at(path: Path, place: int, rows: TextRows) -> str:
     return f"{path}:{place}" if rows.unit == "line" else f"{path}: {rows.unit} {place}"
 
 

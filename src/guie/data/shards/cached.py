@@ -235,8 +235,8 @@ def _places_of(file: Path, index: str) -> pa.Table:
     """Return the arrays of `Places` as a table. Raises UserError for an index that is damaged."""
     shards: list[Shard] = read_facts(file)["shards"]
     names = pa.array([shard.name for shard in shards], pa.large_string())
-    versions, parts = [""], []
-    columns = ["image_path", *PLACE, "decoded"]
+    columns, versions = ["image_path", *PLACE, "decoded"], [""]
+    parts = []
     with pq.ParquetFile(file) as parquet:
         missing = [column for column in columns if column not in parquet.schema_arrow.names]
         if missing:
