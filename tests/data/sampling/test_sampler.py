@@ -93,7 +93,7 @@ def test_mixed_sees_every_image_once_before_any_twice() -> None:
     for start in range(0, len(seen), len(DOMAINS)):
         assert sorted(seen[start : start + len(DOMAINS)]) == list(range(len(DOMAINS)))
     stream = Stream(np.arange(len(DOMAINS)), (0, 0, key("all")))
-    np.testing.assert_array_equal(seen, stream.draw(0, len(seen))[1])
+    np.testing.assert_array_equal(seen, stream.take(0, len(seen)))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "P x K" in kind])

@@ -57,9 +57,9 @@ def test_passes_are_shuffled_without_preference() -> None:
 
 def test_a_stream_shorter_than_the_request_wraps() -> None:
     stream = Stream(np.array([4, 5, 6]), (0,))
-    taken = stream.draw(0, 9)[1]
+    taken = stream.take(0, 9)
     assert [sorted(taken[i : i + 3]) for i in (0, 3, 6)] == [[4, 5, 6]] * 3
-    np.testing.assert_array_equal(stream.draw(2, 4)[1], taken[2:6])
+    np.testing.assert_array_equal(stream.take(2, 4), taken[2:6])
 
 
 def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
@@ -67,7 +67,7 @@ def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
     length = round(weight.sum())
     expected = weight * length / weight.sum()
-    taken = WeightedStream(rows, weight, (0,)).draw(0, passes * length)[1].reshape(passes, length)
+    taken = WeightedStream(rows, weight, (0,)).take(0, passes * length).reshape(passes, length)
     counts = np.stack([np.bincount(one - 100, minlength=40) for one in taken])
     assert ((counts == np.floor(expected)) | (counts == np.ceil(expected))).all()
     # Each pass rounds up or down: a deviation of at most 0.5 / sqrt(2000) in the mean.
@@ -78,13 +78,13 @@ def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
 
 def test_weights_a_stretch_at_once_and_equal_weights() -> None:
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
-    whole = WeightedStream(np.arange(40), weight, (0,)).draw(0, 400)[1]
-    late = WeightedStream(np.arange(40), weight, (0,)).draw(333, 60)[1]
+    whole = WeightedStream(np.arange(40), weight, (0,)).take(0, 400)
+    late = WeightedStream(np.arange(40), weight, (0,)).take(333, 60)
     np.testing.assert_array_equal(late, whole[333:393])
-    plain = Stream(np.arange(40), (0,)).draw(0, 400)[1]
-    ones = WeightedStream(np.arange(40), np.ones(40), (0,)).draw(0, 400)[1]
+    plain = Stream(np.arange(40), (0,)).take(0, 400)
+    ones = WeightedStream(np.arange(40), np.ones(40), (0,)).take(0, 400)
     np.testing.assert_array_equal(ones, plain)
-    twice = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).draw(0, 80)[1]
+    twice = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).take(0, 80)
     assert (np.bincount(twice) == 2).all()
 
 
@@ -110,7 +110,7 @@ def test_draws_of_a_row_are_counted(kind: str) -> None:
         "P x K": class_stream(classes=7),
     }[kind]
     visits, rows = stream.draw(0, 28 * 40)
-    np.testing.assert_array_equal(rows, stream.draw(0, 28 * 40)[1])
+    np.testing.assert_array_equal(rows, stream.take(0, 28 * 40))
     for row in np.unique(rows):  # without a gap, if not in order: tuples are shuffled
         own = visits[rows == row]
         assert abs(np.sort(own) - np.arange(len(own))).max() <= (kind == "P x K")
@@ -128,7 +128,7 @@ def class_stream(classes: int = 3, images: int = 4) -> ClassStream:
 def test_a_batch_is_of_different_classes_of_different_images() -> None:
     stream = class_stream()
     for step in range(200):
-        tuples = stream.draw(step * 12, 12)[1].reshape(3, 4)
+        tuples = stream.take(step * 12, 12).reshape(3, 4)
         labels = CLASS_OF_ROW[tuples]
         assert (labels == labels[:, :1]).all()
         assert len(set(labels[:, 0])) == 3
@@ -139,7 +139,7 @@ def test_a_batch_is_of_different_classes_of_different_images() -> None:
 
 def test_classes_come_equally_often_and_their_images_too() -> None:
     steps = 7 * 50  # classes are visited 3 a step, so each 150 times
-    rows = class_stream().draw(0, steps * 12)[1]
+    rows = class_stream().take(0, steps * 12)
     labels = CLASS_OF_ROW[rows.reshape(-1, 4)[:, 0]]
     assert set(np.bincount(labels)) == {150}
     images = np.bincount(rows, minlength=len(CLASS_OF_ROW))
@@ -149,7 +149,7 @@ def test_classes_come_equally_often_and_their_images_too() -> None:
 
 
 def test_fewer_classes_than_wanted_come_equally_often() -> None:
-    rows = class_stream(classes=16).draw(0, 64)[1]
+    rows = class_stream(classes=16).take(0, 64)
     labels = CLASS_OF_ROW[rows.reshape(16, 4)[:, 0]]
     assert set(np.bincount(labels)) == {2, 3}
     images = np.bincount(rows, minlength=len(CLASS_OF_ROW))

@@ -157,6 +157,10 @@ class Draws(ABC):
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
 
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Return the rows at positions start .. start + count - 1."""
+        return self.draw(start, count)[1]
+
 
 class Stream(Draws):
     """Rows in endless shuffled passes: every row once before any row twice."""
