@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
 from guie.models.embedder import Embedder
 from guie.models.loading import ExportModule
-from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 
 

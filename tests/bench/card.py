@@ -35,7 +35,7 @@ from guie.base.errors import UserError
 from guie.base.processes import usable_cores
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, classes_of
-from guie.models.preprocess import Preprocess
+from guie.data.preprocess import Preprocess
 from guie.rows.embedding import embed_files
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates

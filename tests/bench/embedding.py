@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from common import arguments, in_turn, photographs, ratio, real_benchmark, show
 
-from guie.data import raw_batch
+from guie.data import loader
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_host
-from guie.data.raw_batch import RawImages, packed
-from guie.models.preprocess import Preprocess
+from guie.data.loader import RawImages, packed
+from guie.data.preprocess import Preprocess
 from guie.rows.embedding import PIECE
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -153,7 +153,7 @@ def worker(folder: Path, side: int, size_px: int, rounds: int) -> None:
         "for a CPU: resized and normalised": lambda: [dataset[place] for place in places],
         "for a GPU: decoded": lambda: [packed([raw[n] for n in own]) for own in pieces],
     }
-    with patch.object(raw_batch, "get_worker_info"):  # into shared memory, as in a loader
+    with patch.object(loader, "get_worker_info"):  # into shared memory, as in a loader
         taken = in_turn(ways, rounds, time.process_time)
     rates = {way: len(files) / np.median(seconds) for way, seconds in taken.items()}
     rows = [(way, rate, rate / rates["decoding alone"]) for way, rate in rates.items()]

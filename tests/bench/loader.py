@@ -27,8 +27,8 @@ from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.loader import TrainLoader
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
-from guie.models.preprocess import Preprocess
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]

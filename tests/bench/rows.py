@@ -38,9 +38,9 @@ from guie.data.dataset import (
 )
 from guie.data.loader import TrainLoader
 from guie.data.manifest import load_manifest
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
-from guie.models.preprocess import Preprocess
 from guie.rows.readable import readable
 
 BATCH = 128

@@ -23,8 +23,8 @@ from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.loader import TrainLoader
 from guie.data.manifest import Manifest, load_manifest
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
-from guie.models.preprocess import Preprocess
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)
 BATCH = 64

@@ -12,7 +12,7 @@ from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.images import Region
 from guie.data.manifest import Manifest
-from guie.models.preprocess import Preprocess
+from guie.data.preprocess import Preprocess
 
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
 FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)

@@ -20,8 +20,8 @@ from guie.data.dataset import Batch, EvalDataset, TrainDataset, as_batch, traini
 from guie.data.images import Region, open_as_seen, open_part
 from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
 from guie.data.manifest import Manifest, Sidecar
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
-from guie.models.preprocess import Preprocess
 from guie.rows.store import Store
 from guie.rows.views import _drawn
 

@@ -301,7 +301,7 @@ import resource, sys
 from PIL import Image
 from guie.data.dataset import EvalDataset
 from guie.data.images import Region, open_part
-from guie.models.preprocess import Preprocess
+from guie.data.preprocess import Preprocess
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()
 part, size = open_part(sys.argv[1], lambda *_: Region(0, 0, 1, 1), lambda h, w: min(h, w) >= 400)

@@ -12,13 +12,13 @@ from pictures import SIZES, jpeg, preprocess
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data import raw_batch
+from guie.data import loader
 from guie.data.dataset import EvalDataset, as_batch
 from guie.data.images import open_as_host
+from guie.data.loader import RawImages, packed
 from guie.data.manifest.companions import Box
-from guie.data.raw_batch import RawImages, packed
+from guie.data.preprocess import Inputs, ViewSpec
 from guie.models import open_model
-from guie.models.preprocess import Inputs, ViewSpec
 from guie.rows import embedding
 from guie.rows.embedding import embed_dataset, embed_files
 
@@ -50,7 +50,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_batch_is_that_of_a_loader(
     files: list[Path], fit: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raw_batch, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(loader, "LARGE_BYTES", large_bytes)
     made_by = LOOKS if fit == "views" else preprocess(fit)
     boxes = [None, None, Box(2, 3, 300, 250), *[None] * 17]
     dataset = EvalDataset(files, made_by, boxes)

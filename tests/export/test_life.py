@@ -18,11 +18,11 @@ from test_hub import RESNET, TINY_VIT
 
 import export
 from guie.base.errors import UserError
+from guie.data.preprocess import Preprocess
 from guie.export import formats
 from guie.export.formats import exported_program, open_onnx
 from guie.models import open_model
 from guie.models.loading import ExportModule, composed
-from guie.models.preprocess import Preprocess
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from exported import check_exported
 from guie.base.errors import UserError
 from guie.config.model import HeadConfig
+from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes, parity
 from guie.export.torchscript import (
@@ -31,7 +32,6 @@ from guie.export.torchscript import (
 from guie.models.embedder import Embedder
 from guie.models.head import Head
 from guie.models.loading import ExportModule
-from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 from torch111.architectures import FAMILIES, OTHERS, build
 from torch111.compact import compact

@@ -29,11 +29,11 @@ from runtime import compiled, fetched, runtime_embeddings
 from torch import Tensor, nn
 
 import guie.export
+from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes
 from guie.export.torchscript import downgrade, package
 from guie.models.loading import ExportModule
-from guie.models.preprocess import Preprocess
 
 TOLERANCE = 1e-5
 

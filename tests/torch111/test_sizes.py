@@ -11,9 +11,9 @@ from architectures import Encoder, build
 from check import TOLERANCE, compare
 from runtime import WHEEL, compiled, fetched
 
+from guie.data.preprocess import Preprocess
 from guie.export.torchscript import StoredZip, downgrade, package
 from guie.models.loading import ExportModule
-from guie.models.preprocess import Preprocess
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"
 GIB = 2**30

@@ -19,12 +19,12 @@ from vit_h import timed
 
 from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
+from guie.data.preprocess import Inputs, ViewSpec
 from guie.export.operators import check_operators
 from guie.export.torchscript import downgrade, package
 from guie.models.embedder import build_embedder
 from guie.models.ensemble import Ensemble
 from guie.models.loading import ExportModule
-from guie.models.preprocess import Inputs, ViewSpec
 
 SIZE_PX = 224
 MODEL = {

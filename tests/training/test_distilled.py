@@ -24,10 +24,10 @@ from guie.config.sampling import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, TrainDataset, classes_of, training_rows
 from guie.data.manifest import load_manifest
+from guie.data.preprocess import Preprocess
 from guie.data.sampling.streams import key
 from guie.models import open_model
 from guie.models.embedder import build_embedder
-from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_model, save_weights
 from guie.rows.embedding import raise_fault
 from guie.rows.store import Store

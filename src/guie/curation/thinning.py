@@ -22,7 +22,7 @@ from guie.base.seeds import seeded_draws
 from guie.config.data import DatasetSource
 from guie.data.datasets import DATASETS, Reading, read_dataset
 from guie.data.datasets.finding import folder_of
-from guie.data.datasets.layouts import present
+from guie.data.datasets.readers import present
 from guie.data.images import open_as_seen
 from guie.data.manifest.companions import within
 from guie.rows.filling import mapped

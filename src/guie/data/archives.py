@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -29,16 +29,38 @@ from guie.data.names import alike
 # compress about 10 times, but a decompression bomb 1,000 times.
 MAX_MEMBERS, MAX_MEMBER_BYTES, MAX_TOTAL_BYTES = 20_000_000, 16 * 2**30, 4 * 2**40
 MAX_RATIO = 100.0  # unpacked bytes / archive bytes
+MAX_LINK_BYTES = 4096
+BLOCK_BYTES = 4096  # even the smallest file takes one disk block
+COPY_BYTES = DRAIN_BYTES = 2**20
+
+SUFFIXES = (
+    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
+    *(".tar.xz", ".txz", ".tar.zst"),
+)
+RECORD = ".unpacked.json"  # in the folder: identifies the archive that it was unpacked from
+UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
+# By the file type in a zip entry; 0: no type is given.
+TYPES = {
+    0: tarfile.REGTYPE,
+    stat.S_IFREG: tarfile.REGTYPE,
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+}
+# Errors that the readers raise for truncated or damaged archives and unknown compression methods.
+DAMAGED = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError),
+)
 
 
-def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) -> str | None:
+def fault_of_member(member: tarfile.TarInfo) -> str | None:
     """Return why this member alone must not be unpacked, or None."""
     if fault := fault_of_name(member.name):
         return fault
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "a special file such as a device or a pipe"
-    if member.size > max_bytes:
-        return f"{member.size:,} bytes, more than {max_bytes:,}"
+    if member.size > MAX_MEMBER_BYTES:
+        return f"{member.size:,} bytes, more than {MAX_MEMBER_BYTES:,}"
     return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
 
 
@@ -49,23 +71,6 @@ def fault_of_name(name: str) -> str | None:
     if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
         return "an absolute path"
     return "leaves the folder" if ".." in name.split("/") else None
-
-
-MAX_LINK_BYTES = 4096
-# By the file type in a zip entry; 0: no type is given.
-TYPES = {
-    0: tarfile.REGTYPE,
-    stat.S_IFREG: tarfile.REGTYPE,
-    stat.S_IFDIR: tarfile.DIRTYPE,
-    stat.S_IFLNK: tarfile.SYMTYPE,
-}
-DRAIN_BYTES = 2**20
-UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
-# Errors that the readers raise for truncated or damaged archives and unknown compression methods.
-DAMAGED = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, NotImplementedError, RuntimeError, ValueError),
-)
 
 
 def members_of(
@@ -133,30 +138,27 @@ def _names_of_zip(
     names = [info.orig_filename for info in infos]
     unsure = {}
     for number, info in enumerate(infos):
-        if not names[number].isascii() and not info.flag_bits & UTF8_FLAG:
-            raw = names[number].encode("cp437")
-            unicode_path = _unicode_path(info.extra, raw)
-            if unicode_path is None:
-                unsure[number] = raw
-            else:
-                names[number] = unicode_path
-    if not unsure:
-        return names
-    try:
-        found = [raw.decode(encoding or "utf-8") for raw in unsure.values()]
-    except UnicodeDecodeError:
-        found = []
+        if names[number].isascii() or info.flag_bits & UTF8_FLAG:
+            continue
+        raw = names[number].encode("cp437")
+        unicode_path = _unicode_path(info.extra, raw)
+        if unicode_path is None:
+            unsure[number] = raw
+        else:
+            names[number] = unicode_path
+    found: dict[int, str] = {}
+    with suppress(UnicodeDecodeError):
+        found = {number: raw.decode(encoding or "utf-8") for number, raw in unsure.items()}
     is_unix = all(infos[number].create_system == UNIX for number in unsure)
-    if not found or not (encoding or is_unix or max(map(max, found)) > "\u07ff"):
+    letters = "".join(found.values())
+    if unsure and not (found and (encoding or is_unix or max(letters) > "\u07ff")):
         first = names[next(iter(unsure))]
         why = f"not in {encoding}" if encoding else "in an unknown encoding, not marked as UTF-8"
         raise UserError(
             f"{archive}: {len(unsure):,} names are {why}, such as {first!r}; set encoding of the source"
             f" (gbk, shift_jis, cp1251, cp866, cp437, ...), or unpack it by unzip -O gbk {archive.name}"
         )
-    for number, name in zip(unsure, found, strict=True):
-        names[number] = name
-    return names
+    return [found.get(number, name) for number, name in enumerate(names)]
 
 
 def _unicode_path(extra: bytes, raw: bytes) -> str | None:
@@ -180,15 +182,6 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> tarfile.
     if member.issym() and info.file_size <= MAX_LINK_BYTES:
         member.linkname = file.read(info).decode("utf-8", "surrogateescape")
     return member
-
-
-SUFFIXES = (
-    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
-    *(".tar.xz", ".txz", ".tar.zst"),
-)
-RECORD = ".unpacked.json"  # in the folder: identifies the archive that it was unpacked from
-COPY_BYTES = 2**20
-BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 
 
 def unpacked(path: str | Path, encoding: str | None = None) -> Path:
@@ -272,8 +265,7 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
     folder = folder.resolve()
     archive_bytes, free_bytes = archive.stat().st_size, shutil.disk_usage(folder).free
     total_bytes, paths = 0, list[str]()
-    title = f"unpack {archive.name}"
-    bar = tqdm(desc=title, unit="B", unit_scale=True, disable=None)
+    bar = tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True, disable=None)
     with bar, damage_as_user_error(archive):
         for member, read in members_of(archive, encoding):
             total_bytes += member.size
@@ -283,14 +275,13 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
                     f" {folder.parents[1]} has {free_bytes:,} free; free some space"
                 )
-            fault = fault_of_member(member, MAX_MEMBER_BYTES)
+            fault = fault_of_member(member)
             if len(paths) > MAX_MEMBERS:
                 fault = f"more than {MAX_MEMBERS:,} members"
             elif total_bytes > MAX_TOTAL_BYTES:
                 fault = f"{total_bytes:,} bytes unpacked, more than {MAX_TOTAL_BYTES:,}"
             elif total_bytes > MAX_RATIO * archive_bytes:
-                sizes = f"{archive_bytes:,} bytes unpack to {total_bytes:,}"
-                fault = f"{sizes}, a ratio above {MAX_RATIO:g}"
+                fault = f"{archive_bytes:,} bytes unpack to {total_bytes:,}, a ratio above {MAX_RATIO:g}"
             if fault := fault or _write(member, read, folder):
                 raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
             bar.update(member.size)
@@ -334,13 +325,9 @@ def _write(
 
 def _identity(archive: Path, encoding: str | None) -> dict[str, Any]:
     """Return name, size, time and encoding, which identify an archive without reading it."""
-    known, read = archive.stat(), {"encoding": encoding} if encoding else {}
-    return {
-        "archive": archive.name,
-        "bytes": known.st_size,
-        "modified_ns": known.st_mtime_ns,
-        **read,
-    }
+    state = archive.stat()
+    known = {"archive": archive.name, "bytes": state.st_size, "modified_ns": state.st_mtime_ns}
+    return known | ({"encoding": encoding} if encoding else {})
 
 
 def _check_record(archive: Path, folder: Path, encoding: str | None) -> None:

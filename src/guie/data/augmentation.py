@@ -17,11 +17,17 @@ import cv2
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from guie.config.sampling import AugmentConfig
 from guie.data.images import Region
+
+TRIES = 10  # torchvision's
+LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
+BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
+COLORS = {"grey": 128, "black": 0}
+# OpenCV cannot warp images whose side exceeds a signed 16-bit integer.
+MAX_SIDE_PX = 32_766
 
 
 def random_part(
@@ -43,9 +49,6 @@ def random_part(
     side = math.sqrt(draw.uniform(*scale))
     stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
     return _placed(draw, height * min(1.0, side / stretch), width * min(1.0, side * stretch))
-
-
-TRIES = 10  # torchvision's
 
 
 def random_resized_part(
@@ -76,17 +79,10 @@ def random_resized_part(
     return Region(top / height, left / width, (top + rows) / height, (left + columns) / width)
 
 
-def random_area(draw: random.Random, low: float, high: float) -> Region:
-    """Return a box whose sides are drawn independently, as fractions between `low` and `high`."""
-    return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
-
-
 def _placed(draw: random.Random, height: float, width: float) -> Region:
+    """Return a box of this size, as fractions of the sides, anywhere in the image."""
     top, left = draw.uniform(0, 1 - height), draw.uniform(0, 1 - width)
     return Region(top, left, top + height, left + width)
-
-
-LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
 
 
 def recoloured(
@@ -112,17 +108,41 @@ def recoloured(
     return cv2.transform(image_HWC, np.hstack([contrast * brightness * mixed, offset]))
 
 
-BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
-
-
 class Distortions:
     """Draw and apply the config's distortions except flips, colours and boxes (see `Augment`).
 
-    A pure function of (image, seed).
+    A pure function of (image, seed). The transforms apply in this order.
     """
 
     def __init__(self, config: AugmentConfig):
-        self.compose = A.Compose(distortions(config))
+        steps: list[A.BasicTransform] = []
+        if config.auto:
+            steps.append(LearnedPolicy(AutoAugmentPolicy(config.auto), p=1.0))
+        if config.affine:  # one map for all three transforms, so that pixels are interpolated once
+            steps.append(
+                A.Affine(
+                    scale=(1 - config.zoom, 1 + config.zoom),
+                    keep_ratio=True,
+                    translate_percent=(-config.shift, config.shift),
+                    rotate=(-config.rotate_deg, config.rotate_deg),
+                    border_mode=BORDERS[config.affine_border],
+                    fill=0,
+                    p=config.affine,
+                )
+            )
+        if config.hue:
+            same, hue = (1.0, 1.0), (-config.hue, config.hue)
+            steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
+        if config.rgb_shift:
+            bounds = (-config.rgb_shift, config.rgb_shift)
+            share = config.rgb_shift_share
+            share = config.color_share if share is None else share
+            steps.append(A.RGBShift(bounds, bounds, bounds, p=share))
+        if config.blur:
+            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
+        if config.jpeg:
+            steps.append(A.ImageCompression("jpeg", tuple(config.jpeg_quality), p=config.jpeg))
+        self.compose = A.Compose(steps)
 
     def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
         """uint8 image (H, W, 3) -> another of the same size."""
@@ -132,76 +152,20 @@ class Distortions:
         return self.compose(image=image_HWC)["image"]
 
 
-def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
-    """Return the transforms in the order of their application."""
-    steps: list[A.BasicTransform] = []
-    if config.auto:
-        steps.append(LearnedPolicy(AutoAugmentPolicy(config.auto), p=1.0))
-    if config.affine:
-        steps.append(_affine(config))
-    if config.hue:
-        same, hue = (1.0, 1.0), (-config.hue, config.hue)
-        steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
-    if config.rgb_shift:
-        bounds = (-config.rgb_shift, config.rgb_shift)
-        share = config.rgb_shift_share
-        share = config.color_share if share is None else share
-        steps.append(A.RGBShift(bounds, bounds, bounds, p=share))
-    if config.blur:
-        steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
-    if config.jpeg:
-        steps.append(A.ImageCompression("jpeg", tuple(config.jpeg_quality), p=config.jpeg))
-    return steps
-
-
-def _affine(config: AugmentConfig) -> A.Affine:
-    """Return one affine map for all three transforms, so that pixels are interpolated once."""
-    return A.Affine(
-        scale=(1 - config.zoom, 1 + config.zoom),
-        keep_ratio=True,
-        translate_percent=(-config.shift, config.shift),
-        rotate=(-config.rotate_deg, config.rotate_deg),
-        border_mode=BORDERS[config.affine_border],
-        fill=0,
-        p=config.affine,
-    )
-
-
 class LearnedPolicy(A.ImageOnlyTransform):
     """AutoAugment (Cubuk et al., CVPR 2019): two operations of a policy learned on a dataset."""
 
     def __init__(self, policy: AutoAugmentPolicy, p: float = 1.0):
         super().__init__(p=p)
-        self.operations = _SeededAutoAugment(policy)
+        self.operations = AutoAugment(policy)
 
     def get_params(self) -> dict[str, Any]:
         return {"seed": self.py_random.getrandbits(63)}
 
     def apply(self, img: np.ndarray, seed: int, **_: Any) -> np.ndarray:
-        self.operations.generator.manual_seed(seed)
-        return np.array(self.operations(Image.fromarray(img)))
-
-
-class _SeededAutoAugment(AutoAugment):
-    """torchvision's AutoAugment with its own generator instead of the global one."""
-
-    def __init__(self, policy: AutoAugmentPolicy):
-        super().__init__(policy)
-        self.generator = torch.Generator()
-
-    def get_params(self, transform_num: int) -> tuple[int, Tensor, Tensor]:
-        """Return the sub-policy's index, and the probabilities and signs of its two operations."""
-        number = int(torch.randint(transform_num, (1,), generator=self.generator))
-        return (
-            number,
-            torch.rand((2,), generator=self.generator),
-            torch.randint(2, (2,), generator=self.generator),
-        )
-
-
-COLORS = {"grey": 128, "black": 0}
-# OpenCV cannot warp images whose side exceeds a signed 16-bit integer.
-MAX_SIDE_PX = 32_766
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+            torch.default_generator.manual_seed(seed)
+            return np.array(self.operations(Image.fromarray(img)))
 
 
 class Augment:
@@ -247,7 +211,8 @@ class Augment:
         if draw.random() < self.config.erase:
             image_HWC = image_HWC.copy()
             for _ in range(self.config.erase_boxes):
-                erased = random_area(draw, *self.config.erase_side)
+                height, width = (draw.uniform(*self.config.erase_side) for _ in range(2))
+                erased = _placed(draw, height, width)
                 image_HWC[erased.of(*image_HWC.shape[:2])] = COLORS[self.config.erase_color]
         return image_HWC
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import cv2
 import numpy as np
@@ -31,9 +31,16 @@ from guie.data.images import (
     with_retries,
 )
 from guie.data.manifest import Manifest, rows_where
+from guie.data.preprocess import Preprocess
 
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
     from guie.data.augmentation import Augment
+
+# A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
+# filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
+# twice as much.
+DECODE_MARGIN = 1.5
+HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 
 def image_shape(height: int, width: int) -> list[float]:
@@ -46,22 +53,6 @@ def image_shapes(images_BCHW: Tensor) -> Tensor:
     shape = image_shape(images_BCHW.size(2), images_BCHW.size(3))
     rows = [shape] * images_BCHW.size(0)
     return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
-
-
-class Preprocess(Protocol):
-    """The interface that batches need from `guie.models.preprocess.Preprocess`."""
-
-    def recipe(self) -> dict[str, Any]: ...
-
-    def resized_in_8_bits(self, images: Tensor) -> Tensor: ...
-
-    def padded(self, images: Tensor) -> Tensor: ...
-
-    def normalised(self, images: Tensor) -> Tensor: ...
-
-    def shrinks(self, height: int, width: int) -> bool: ...
-
-    def to(self, device: torch.device) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -118,23 +109,18 @@ class Batch:
     def split(self, pieces: int) -> Iterator[Batch]:
         """Yield `pieces` non-empty micro-batches of nearly equal size; some may lack generic images."""
         pieces = min(pieces, len(self))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = {k: v for k, v in values.items() if isinstance(v, Tensor | list | tuple)}
         for number in range(pieces):
-            yield self._piece(number, pieces)
-
-    def _piece(self, number: int, pieces: int) -> Batch:
-        def part(values: Any) -> Any:
-            return values[len(values) * number // pieces : len(values) * (number + 1) // pieces]
-
-        cut = {
-            field.name: part(value)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor | list | tuple)
-        }
-        piece = replace(self, **cut)
-        if self.generic_GCHW is None or piece.generic_GCHW is None:
-            return piece
-        share = len(piece.generic_GCHW) / len(self.generic_GCHW)
-        return replace(piece, generic_weight=share * len(self) / len(piece))
+            cut: dict[str, Any] = {
+                name: column[len(column) * number // pieces : len(column) * (number + 1) // pieces]
+                for name, column in columns.items()
+            }
+            piece = replace(self, **cut)
+            if self.generic_GCHW is not None and piece.generic_GCHW is not None:
+                share = len(piece.generic_GCHW) / len(self.generic_GCHW)
+                piece = replace(piece, generic_weight=share * len(self) / len(piece))
+            yield piece
 
     def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -154,20 +140,6 @@ def collated(samples: Sequence[dict[str, Any]]) -> Batch:
         captions=parts.get("caption"),
         generic_GCHW=torch.stack(generic) if generic else None,
     )
-
-
-# A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
-# filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
-# twice as much.
-DECODE_MARGIN = 1.5
-
-
-@runtime_checkable
-class ImageFiles(Protocol):
-    """A data set that knows the files of samples before it opens them, so that all can be fetched at once."""
-
-    def files_of(self, keys: Sequence[Any]) -> list[str]:
-        """Return the image files of samples by their keys."""
 
 
 class TrainDataset(Dataset):
@@ -205,6 +177,7 @@ class TrainDataset(Dataset):
         return len(self.paths)
 
     def files_of(self, keys: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Return the files of samples by their keys, so that a loader can fetch them all at once."""
         return [f"{self.root}/{self.paths[row]}" for _, _, row in keys]
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
@@ -389,9 +362,6 @@ def classes_of(rows: pd.DataFrame) -> Classes:
         [sizes[number] for number in order],
         [domains[number] for number in order],
     )
-
-
-HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 
 def rows_hash(stages: Sequence[pd.DataFrame]) -> str:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -106,7 +106,28 @@ def open_part(
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
-    return _decode(path, partial(_part, part_of=part_of, enough=enough, decode=decode))
+    convert = CONVERTERS[decode]
+
+    def cropped(image: ImageFile.ImageFile) -> tuple[np.ndarray, tuple[int, int]]:
+        if image.format not in JPEGS:
+            whole = np.array(convert(image))
+            height, width = whole.shape[:2]
+            return whole[part_of(height, width).of(height, width)], (height, width)
+        width, height = _seen_size(image) if decode == "seen" else image.size
+        box = part_of(height, width)
+        least = 2 if height * width > max_pixels() else 1
+        for reduction in REDUCTIONS:
+            rows, columns = box.of(-(-height // reduction), -(-width // reduction))
+            if reduction == least or enough(rows.stop - rows.start, columns.stop - columns.start):
+                break
+        turned = decode == "seen" and _orientation(image) > 1
+        pixels = None if turned else _jpeg(image, reduction)
+        if pixels is None:
+            image.draft(None, (image.width // reduction, image.height // reduction))
+            pixels = np.array(convert(image))
+        return pixels[box.of(*pixels.shape[:2])], (height, width)
+
+    return _decode(path, cropped)
 
 
 def open_as_host(path: str | Path) -> Image.Image:
@@ -216,10 +237,10 @@ def _decode(
         raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         unknown = isinstance(error, UnidentifiedImageError)
-        said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        if unknown and (why := why_unread(read_head(file))):
-            said = why
-        raise UserError(f"{path}: not a readable image: {said}") from error
+        why = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
+        if unknown:
+            why = why_unread(read_head(file)) or why
+        raise UserError(f"{path}: not a readable image: {why}") from error
 
 
 def _converted(
@@ -269,32 +290,6 @@ def _available(formats: Sequence[str]) -> list[str]:
     """Return the formats that this Pillow build reads; MPO is read as JPEG."""
     Image.init()
     return [one for one in formats if one in Image.OPEN]
-
-
-def _part(
-    image: ImageFile.ImageFile,
-    part_of: Callable[[int, int], Region],
-    enough: Callable[[int, int], bool],
-    decode: Decode,
-) -> tuple[np.ndarray, tuple[int, int]]:
-    convert = CONVERTERS[decode]
-    if image.format not in JPEGS:
-        whole = np.array(convert(image))
-        height, width = whole.shape[:2]
-        return whole[part_of(height, width).of(height, width)], (height, width)
-    width, height = _seen_size(image) if decode == "seen" else image.size
-    part = part_of(height, width)
-    least = 2 if height * width > max_pixels() else 1
-    for reduction in REDUCTIONS:
-        rows, columns = part.of(-(-height // reduction), -(-width // reduction))
-        if reduction == least or enough(rows.stop - rows.start, columns.stop - columns.start):
-            break
-    turned = decode == "seen" and _orientation(image) > 1
-    pixels = None if turned else _jpeg(image, reduction)
-    if pixels is None:
-        image.draft(None, (image.width // reduction, image.height // reduction))
-        pixels = np.array(convert(image))
-    return pixels[part.of(*pixels.shape[:2])], (height, width)
 
 
 def _jpeg(image: ImageFile.ImageFile, reduction: int) -> np.ndarray | None:

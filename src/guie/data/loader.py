@@ -8,26 +8,33 @@ from __future__ import annotations
 import copy
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from guie.base.errors import UserError
 from guie.base.processes import context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
-from guie.data.dataset import Batch, ImageFiles, TrainDataset, collated
+from guie.data.dataset import Batch, EvalDataset, TrainDataset, collated, image_shape
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
 from guie.data.shards.opening import fetch_images
 
 T = TypeVar("T")
+Key = tuple[int, int, int]  # step, position in the global batch, row
+Prepared = tuple[Tensor, Tensor]  # network input and `image_shape`, like a sample of `EvalDataset`
 TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
+# Larger images are resized by the loader, as memory holds many that wait. A photo of 4 megapixels.
+LARGE_BYTES = 12_000_000
 
 
 class TrainLoader:
@@ -57,10 +64,10 @@ class TrainLoader:
 
     def __iter__(self) -> Prefetcher[Batch]:
         self.preprocess.to(self.device)
-        return Prefetcher(with_teachers(whole_batches(self.loader), self.taught), self._ready)
-
-    def _ready(self, batch: Batch) -> Batch:
-        return batch.to(self.device).normalised(self.preprocess)
+        return Prefetcher(
+            with_teachers(whole_batches(self.loader), self.taught),
+            lambda batch: batch.to(self.device).normalised(self.preprocess),
+        )
 
 
 def with_teachers(batches: Iterable[Batch], taught: TeacherFeatures | None) -> Iterator[Batch]:
@@ -133,10 +140,10 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
         # An exception raised in a worker arrives as "Caught ..." and is a bug in the code.
         if not loader.num_workers or str(error).startswith("Caught "):
             raise
-        said = f"{type(error).__name__} {error}".strip().partition("\n")[0]
+        reason = f"{type(error).__name__} {error}".strip().partition("\n")[0]
         raise UserError(
             "a process that loads images died, perhaps killed because memory ran out;"
-            f" use fewer workers, and run again (train.py: with --resume); {said}"
+            f" use fewer workers, and run again (train.py: with --resume); {reason}"
         ) from error
     if fault:
         # Ends the workers; kept alive by a traceback, they would wait for their time-out
@@ -155,7 +162,7 @@ class _FaultsAsValues(Dataset):
 
     def __getitems__(self, keys: Sequence[Any]) -> list[Any] | UserError:
         try:
-            if isinstance(self.dataset, ImageFiles):
+            if hasattr(self.dataset, "files_of"):
                 fetch_images(self.dataset.files_of(keys))
             return [self.dataset[key] for key in keys]
         except UserError as fault:
@@ -173,7 +180,7 @@ def _loader(
         _FaultsAsValues(dataset),
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_Collate(collate),
+        collate_fn=partial(_collated, collate),
         pin_memory=device.type == "cuda",
         # Its own generator: otherwise an iterator draws from the global stream, and a resumed run
         # would see other random numbers.
@@ -183,14 +190,8 @@ def _loader(
     )
 
 
-class _Collate:
-    """Collate samples into a batch and pass a UserError through. Picklable, for any kind of worker."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]):
-        self.collate = collate
-
-    def __call__(self, samples: list[Any] | UserError) -> Any:
-        return samples if isinstance(samples, UserError) else self.collate(samples)
+def _collated(collate: Callable[[list[Any]], Any], samples: list[Any] | UserError) -> Any:
+    return samples if isinstance(samples, UserError) else collate(samples)
 
 
 @contextmanager
@@ -207,9 +208,6 @@ def _signals_as_they_were() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-Key = tuple[int, int, int]  # step, position in the global batch, row
 
 
 def load_generic(config: GenericImagesConfig) -> Manifest:
@@ -280,7 +278,7 @@ class TrainAndGeneric(Dataset):
         return {"generic": sample["image"]}
 
 
-class TrainAndGenericBatches(torch.utils.data.Sampler):
+class TrainAndGenericBatches:
     """The concatenated batches of two samplers, step by step; rows of the second start at `first`."""
 
     def __init__(self, train: RankBatches, generic: RankBatches, first: int):
@@ -292,3 +290,95 @@ class TrainAndGenericBatches(torch.utils.data.Sampler):
     def __iter__(self) -> Iterator[list[Key]]:
         for train, generic in zip(self.train, self.generic, strict=True):
             yield [*train, *((step, place, self.first + row) for step, place, row in generic)]
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """Decoded images of any sizes, which a GPU resizes and normalises: in float, a loader takes longer.
+
+    They are one after another in one tensor: many tensors are slow to send and to copy.
+    Shapes: N bytes of all images, B images, G images of equal size, L large images.
+
+    Attributes:
+        pixels_N: uint8, each image as (H, W, 3).
+        shapes_B3: `image_shape` of all images.
+        sizes: height and width of each image; None for a large one.
+        inputs_L: network inputs of the large images, in order; None if there are none.
+    """
+
+    pixels_N: Tensor
+    shapes_B3: Tensor
+    sizes: Sequence[tuple[int, int] | None]
+    inputs_L: Tensor | None
+
+    def to(self, device: torch.device) -> RawBatch:
+        """Return the batch with its tensors on the device; the CPU does not wait for the GPU's work."""
+        move = partial(Tensor.to, device=device, non_blocking=True)
+        large = None if self.inputs_L is None else move(self.inputs_L)
+        return replace(
+            self, pixels_N=move(self.pixels_N), shapes_B3=move(self.shapes_B3), inputs_L=large
+        )
+
+    def prepared(self, preprocess: Callable[[Tensor], Tensor]) -> Prepared:
+        """Return network inputs and shapes (B, 3) in order, like a batch of `EvalDataset`.
+
+        Images of equal size are resized together, which changes no bit of the result on a CPU.
+        """
+        rows: list[Tensor | None] = [None] * len(self.sizes)
+        equal: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
+        start = 0
+        for place, size in enumerate(self.sizes):
+            if size:
+                stop = start + 3 * size[0] * size[1]
+                equal[size].append((place, self.pixels_N[start:stop].view(*size, 3)))
+                start = stop
+        for pairs in equal.values():
+            places, images = zip(*pairs, strict=True)
+            images_GHWC = torch.stack(images) if len(images) > 1 else images[0][None]
+            inputs = preprocess(images_GHWC.permute(0, 3, 1, 2))
+            for place, one in zip(places, inputs.unbind(), strict=True):
+                rows[place] = one
+        large = iter(() if self.inputs_L is None else self.inputs_L.unbind())
+        return torch.stack([next(large) if row is None else row for row in rows]), self.shapes_B3
+
+
+class RawImages(Dataset):
+    """The images of an `EvalDataset` before preprocessing; a large one after it."""
+
+    def __init__(self, dataset: EvalDataset):
+        self.dataset, self.files_of = dataset, dataset.files_of
+
+    def __getitem__(self, index: int) -> np.ndarray | Prepared:
+        """Return uint8 (H, W, 3), or the result of `EvalDataset`."""
+        image_HWC = self.dataset.pixels(index)
+        return self.dataset.prepared(image_HWC) if image_HWC.nbytes > LARGE_BYTES else image_HWC
+
+
+def packed(samples: Sequence[np.ndarray | Prepared]) -> RawBatch:
+    """Collate samples of `RawImages`."""
+    large = [sample for sample in samples if isinstance(sample, tuple)]
+    raw = [sample for sample in samples if isinstance(sample, np.ndarray)]
+    pixels_N = _empty(sum(image.nbytes for image in raw))
+    start = 0
+    for image in raw:
+        stop = start + image.nbytes
+        pixels_N.numpy()[start:stop] = image.reshape(-1)
+        start = stop
+    shapes = [
+        sample[1] if isinstance(sample, tuple) else torch.tensor(image_shape(*sample.shape[:2]))
+        for sample in samples
+    ]
+    return RawBatch(
+        pixels_N,
+        torch.stack(shapes),
+        [None if isinstance(one, tuple) else (one.shape[0], one.shape[1]) for one in samples],
+        default_collate([inputs for inputs, _ in large]) if large else None,
+    )
+
+
+def _empty(size: int) -> Tensor:
+    """Return memory for N bytes; in a loader process shared, which saves a copy when it is sent."""
+    if get_worker_info() is None:
+        return torch.empty(size, dtype=torch.uint8)
+    shared = torch.UntypedStorage._new_shared(size)  # as `default_collate` does
+    return torch.empty(0, dtype=torch.uint8).set_(shared)

@@ -28,13 +28,11 @@ VERSIONS = frozenset(
 )
 # Folders and files of network disks, Windows, macOS and Python, apart from those that begin with a dot
 SYSTEM = frozenset(
-    (
-        *("@eadir", "@recently-snapshot", "@recycle", "@snapshot", "@tmp", "#recycle", "#snapshot"),
-        *("$recycle.bin", "found.000", "recycled", "recycler", "system volume information"),
-        *("__macosx", "network trash folder", "temporary items", "lost+found"),
-        *("__pycache__", "_gsdata_", "node_modules"),
-        *("desktop.ini", "ehthumbs.db", "ehthumbs_vista.db", "thumbs.db", "picasa.ini"),
-    )
+    "@eadir|@recently-snapshot|@recycle|@snapshot|@tmp|#recycle|#snapshot"
+    "|$recycle.bin|found.000|recycled|recycler|system volume information"
+    "|__macosx|network trash folder|temporary items|lost+found"
+    "|__pycache__|_gsdata_|node_modules"
+    "|desktop.ini|ehthumbs.db|ehthumbs_vista.db|thumbs.db|picasa.ini".split("|")
 )
 # Photo tools write these next to the images of a folder. Elsewhere they may be classes.
 COPIES = frozenset(

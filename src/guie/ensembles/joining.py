@@ -27,6 +27,7 @@ from guie.config.ensemble import (
 )
 from guie.config.stages import LearningRates, StageConfig
 from guie.config.training import DataConfig
+from guie.data.preprocess import Inputs
 from guie.ensembles.reduction import fit_domains, reduce_by
 from guie.ensembles.samples import Fits, Scores
 from guie.ensembles.soup import (
@@ -49,7 +50,6 @@ from guie.models.loading import (
     refuse_no_model,
     with_layers,
 )
-from guie.models.preprocess import Inputs
 from guie.models.pretrained import state_hash
 from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (

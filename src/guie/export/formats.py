@@ -19,10 +19,10 @@ from torch.export import Dim, ExportedProgram
 
 from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
+from guie.data.preprocess import Preprocess, _half
 from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models.loading import ExportModule, LoadedModel
-from guie.models.preprocess import Preprocess, _half
 
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
 Side = Any

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
+from guie.data.preprocess import Preprocess
 from guie.export.card import about_model
 from guie.models.backbones.base import BACKBONES, Backbone, HubLayout
 from guie.models.embedder import Embedder
 from guie.models.head import Head, L2Norm
 from guie.models.loading import LoadedModel
-from guie.models.preprocess import Preprocess
 from guie.models.weights import save_weights
 
 Map = tuple[Tensor, Tensor | None]  # weight (D, F) and bias (D)

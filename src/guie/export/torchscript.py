@@ -21,9 +21,9 @@ from torch.nn.utils import parametrize
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
+from guie.data.preprocess import AnyPreprocess
 from guie.models.ensemble import Ensemble
 from guie.models.loading import ExportModule
-from guie.models.preprocess import AnyPreprocess
 
 
 class Widened(nn.Module):

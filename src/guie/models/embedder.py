@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import Fit, ModelConfig
+from guie.data.preprocess import Preprocess
 from guie.models.adapters.attaching import adapt
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import Backbone
 from guie.models.head import Head, Reduction
-from guie.models.preprocess import Preprocess
 
 
 class Embedder(nn.Module):

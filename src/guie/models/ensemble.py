@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.config.ensemble import AspectConfig, CompositionConfig
+from guie.data.preprocess import ViewSpec
 from guie.models.embedder import Embedder
 from guie.models.head import Reduction
-from guie.models.preprocess import ViewSpec
 
 # Takes a member and example inputs for it
 Exchange = Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]

@@ -16,12 +16,12 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
 from guie.data.dataset import image_shapes
+from guie.data.preprocess import AnyPreprocess, Inputs, Preprocess, ViewSpec
 from guie.models.adapters.attaching import merge_lora
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import BACKBONES
 from guie.models.embedder import Embedder, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
-from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess, ViewSpec
 from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
 
 AnyPart = MemberConfig | CompositionConfig

@@ -26,9 +26,8 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
 from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
-from guie.data.loader import Prefetcher, eval_loader
-from guie.data.raw_batch import RawImages, packed
-from guie.models.preprocess import AnyPreprocess, Inputs, Preprocess
+from guie.data.loader import Prefetcher, RawImages, eval_loader, packed
+from guie.data.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
 from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
 from guie.rows.launching import ComputeItems, Remote

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
+from guie.data.preprocess import Preprocess
 from guie.models.embedder import build_preprocess
-from guie.models.preprocess import Preprocess
 from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
 from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze

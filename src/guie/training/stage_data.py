@@ -29,12 +29,12 @@ from guie.data.loader import (
     with_generic,
     with_teachers,
 )
+from guie.data.preprocess import Inputs, Preprocess, View
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder, build_preprocess
 from guie.models.head import SHAPE
-from guie.models.preprocess import Inputs, Preprocess, View
 from guie.rows.embedding import BLOCK, Embeds, embed_files, recipe, stored_features
 from guie.rows.store import Rows
 from guie.rows.views import drawn_rows, stored_views

@@ -13,10 +13,10 @@ from guie.base.files import refuse_missing
 from guie.config.distillation import DistillationConfig
 from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
+from guie.data.preprocess import Preprocess
 from guie.losses.custom import custom_class
 from guie.models.embedder import Embedder, build_preprocess
 from guie.models.loading import at_size, open_model, refuse_no_model
-from guie.models.preprocess import Preprocess
 
 TOWER, REDUCTION = "backbone.tower.", "reduction."
 PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)

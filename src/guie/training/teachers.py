@@ -13,9 +13,9 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.config.distillation import TeacherConfig
 from guie.data.dataset import Batch
+from guie.data.preprocess import Preprocess
 from guie.losses.base import on_device_of, rows_of
 from guie.models.loading import LoadedModel, open_model
-from guie.models.preprocess import Preprocess
 from guie.training.retention import NotCopied
 
 

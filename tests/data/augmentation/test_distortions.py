@@ -17,7 +17,7 @@ from torchvision.transforms import AutoAugment, RandomCrop, RandomResizedCrop
 from torchvision.transforms.v2 import functional as colours
 
 from guie.config.sampling import AugmentConfig
-from guie.data.augmentation import Augment, Distortions, distortions, recoloured
+from guie.data.augmentation import Augment, Distortions, recoloured
 
 MOVES = {"affine": 1.0, "shift": 0.2, "zoom": 0.2, "rotate_deg": 30.0}
 EACH = {
@@ -184,7 +184,7 @@ def test_distortions_come_in_one_order() -> None:
     config = AugmentConfig(
         affine=0.5, shift=0.1, hue=0.1, rgb_shift=5.0, blur=0.5, jpeg=0.5, auto="imagenet"
     )
-    names = [type(step).__name__ for step in distortions(config)]
+    names = [type(step).__name__ for step in Distortions(config).compose.transforms]
     assert names[-5:] == ["Affine", "ColorJitter", "RGBShift", "GaussianBlur", "ImageCompression"]
 
 

@@ -87,9 +87,10 @@ def test_damaged_places_are_made_anew(tmp_path: Path) -> None:
     _, shards = packed(tmp_path)
     index, image = str(shards.path), shards.table["image_path"][0]
     known = open_places(index).range_of(image)
-    for name, damage in (("facts.json", b""), ("hash.npy", b"\0" * 40), ("size.npy", b"")):
+    file = cached_folder(index) / "places.arrow"
+    for damage in (b"", b"\0" * 40, file.read_bytes()[:-20]):
         cached._OPEN.clear()
-        (cached_folder(index) / "places" / name).write_bytes(damage)
+        file.write_bytes(damage)
         assert open_places(index).range_of(image) == known
 
 

@@ -17,11 +17,10 @@ from torch.utils.data import default_collate
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
-from guie.data.loader import eval_loader
+from guie.data.loader import RawImages, eval_loader
+from guie.data.loader import packed as packed_batch
 from guie.data.manifest import Manifest, load_manifest, table
 from guie.data.manifest.companions import read_companions
-from guie.data.raw_batch import RawImages
-from guie.data.raw_batch import packed as packed_batch
 from guie.data.shards import cached, index, storage
 from guie.data.shards.address import as_path
 from guie.data.shards.opening import fetch_images
@@ -46,7 +45,7 @@ def troubled(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "WAITS_S", (0.01, 0.01))
     monkeypatch.setattr(storage, "TIMEOUT_S", 2)
-    monkeypatch.setattr(storage, "CACHE", storage._Cache())
+    monkeypatch.setattr(storage, "CACHE", storage.CacheState())
     cached._OPEN.clear()
     s3fs.S3FileSystem.clear_instance_cache()
     yield proxy
@@ -376,4 +375,4 @@ def test_damage_in_the_cache_is_fetched_again(both) -> None:
 
 def test_a_module_that_is_missing_is_named() -> None:
     with pytest.raises(UserError, match=r"no module (gcsfs|adlfs).*pip install"):
-        storage.read_range("/gs:/bucket/x.tar", 0, 1, 0)
+        storage.read_range(storage.Range("/gs:/bucket/x.tar", 0, 1, 0))

@@ -17,8 +17,8 @@ from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import Manifest, load_manifest, save_manifest
+from guie.data.preprocess import Preprocess
 from guie.data.shards.index import read_facts, write_index
-from guie.models.preprocess import Preprocess
 from guie.rows import readable
 from guie.rows.filling import OnCores
 from guie.rows.readable import find_unreadable

@@ -2,17 +2,15 @@
 
 | module | content |
 |---|---|
-| `declared.yaml`, `declared` | where data sets are found, how they are read, how many images they have |
-| `layouts` | the readers of most: lists, and names of files, by a layout in the declaration |
+| `declared.yaml` | where data sets are found, how they are read, how many images they have |
+| `declared` | the rows of one: its lists, matched with its files and counted |
+| `readers` | of most: lists, and names of files, by a layout in the declaration; parsers of lists |
 | `special` | readers of the others |
-| `parsing` | tables, words, JSON and MATLAB files |
-| `reading` | the rows of one, matched with its files |
 | `folder` | plain image folders |
 | `finding`, `download` | its folder in `input/`, and how to fetch it |
 """
 
-from guie.data.datasets.declared import DATASETS, Dataset
+from guie.data.datasets.declared import DATASETS, Dataset, Reading, read_dataset
 from guie.data.datasets.folder import read_folder
-from guie.data.datasets.reading import Reading, read_dataset
 
 __all__ = ["DATASETS", "Dataset", "Reading", "read_dataset", "read_folder"]

@@ -64,8 +64,7 @@ def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
 def _images(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return the images below, sorted, and other files by reason. Raises UserError if there is no folder."""
     url = url_of(folder)
-    why = None if url else why_unreadable(folder, "folder")
-    if why:
+    if not url and (why := why_unreadable(folder, "folder")):
         raise UserError(why)
     images, skipped = [], Counter[str]()
     for file, reason in _listed(url) if url else _walked(folder):
@@ -82,7 +81,15 @@ def _walked(folder: Path) -> Iterator[tuple[str, str | None]]:
     """Yield each file below a folder, with the reason that it is no image."""
     real = os.path.realpath(folder)
     for file, entry in walk(folder):
-        yield file, _why_not(file, entry, real)
+        reason = why_foreign(f"{file}/" if entry.is_dir(follow_symlinks=False) else file)
+        if not reason and not entry.is_file():  # opening a pipe would block
+            reason = (
+                "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
+            )
+        elif not reason and entry.is_symlink():
+            if os.path.commonpath([real, os.path.realpath(entry.path)]) != real:
+                reason = "link that leaves the folder"
+        yield file, reason or why_no_image(file, partial(read_head, entry.path))
 
 
 def _listed(url: str) -> Iterator[tuple[str, str | None]]:
@@ -115,19 +122,6 @@ def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
             raise UserError(f"{folder / below}: not a folder; unpack the archive first") from None
         except PermissionError:
             raise UserError(f"{folder / below}: permission denied; allow reading it") from None
-
-
-def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
-    """Return why an entry is no image below `folder`, a real path; None if it is one."""
-    if reason := why_foreign(f"{file}/" if entry.is_dir(follow_symlinks=False) else file):
-        return reason
-    if not entry.is_file():  # opening a pipe would block
-        return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
-    if entry.is_symlink():
-        file_there = os.path.realpath(entry.path)
-        if os.path.commonpath([folder, file_there]) != folder:
-            return "link that leaves the folder"
-    return why_no_image(file, lambda: read_head(entry.path))
 
 
 def _skipped_text(skipped: Counter[str]) -> str:

@@ -12,26 +12,31 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.data.datasets.layouts import Listing, listing, pictures
-from guie.data.datasets.parsing import (
+from guie.data.datasets.readers import (
+    Listing,
     first_present,
+    listing,
+    pictures,
     prefixed,
     read_columns,
     read_lines,
     read_mat,
     read_records,
     read_words,
-    refuse_others,
     whole_numbers,
 )
-
-Columns = tuple[pd.Series, pd.Series]  # path and class number of each image
 
 CARS = {
     "original": "cars_annos.mat",
     "devkit": "devkit/cars_train_annos.mat",
     "kaggle": "anno_train.csv",
 }
+TEST_SETS = {800: "small", 1600: "medium", 2400: "large"}  # of VehicleID, by their vehicles
+GRADES = ("easy", "hard", "junk")  # of Revisited Oxford and Paris
+PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
+BLOCKS = ("landmarks", "inat", "sketch", "instre", "sop", "faces")  # of GPR1200
+SUBSETS = ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k")  # of UnED
+INDEXES = {"test": "index.json", "val": "small_index.json"}
 
 
 def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
@@ -56,47 +61,51 @@ def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
         raise UserError(f"{folder}: no {markers}; is this Cars-196?")
     if chosen == "original":
         parts = [_annotated_cars(folder / CARS["original"], "relative_im_path")]
+    elif chosen == "kaggle":
+        parts = _kaggle_cars(folder, files)
     else:
-        parts = {"devkit": _devkit_cars, "kaggle": _kaggle_cars}[chosen](folder, files)
-    path, class_id = (pd.concat(part, ignore_index=True) for part in zip(*parts, strict=True))
-    split = (class_id <= 98).map({True: "train", False: "test"})
-    return Listing(listing(path, class_id.map("{:03d}".format), split))
+        labelled = "cars_test_annos_withlabels.mat"  # the devkit's own test list has no classes
+        train = _annotated_cars(folder / CARS["devkit"], "fname")
+        test = _annotated_cars(first_present(folder, (labelled, f"devkit/{labelled}")), "fname")
+        parts = [
+            # kagglehub's copy has each folder twice: cars_train/cars_train
+            part.assign(path=prefixed(part["path"], files, (f"{name}/", f"{name}/{name}/")))
+            for name, part in {"cars_train": train, "cars_test": test}.items()
+        ]
+    rows = pd.concat(parts, ignore_index=True)
+    split = (rows["class_id"] <= 98).map({True: "train", False: "test"})
+    return Listing(listing(rows["path"], rows["class_id"].map("{:03d}".format), split))
 
 
-def _devkit_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
-    labelled = "cars_test_annos_withlabels.mat"  # the devkit's own test list has no classes
-    train = _annotated_cars(folder / CARS["devkit"], "fname")
-    test = _annotated_cars(first_present(folder, (labelled, f"devkit/{labelled}")), "fname")
-    return [
-        # kagglehub's copy has each folder twice: cars_train/cars_train
-        (prefixed(file, files, (f"{name}/", f"{name}/{name}/")), class_id)
-        for name, (file, class_id) in {"cars_train": train, "cars_test": test}.items()
-    ]
-
-
-def _annotated_cars(path: Path, file: str) -> Columns:
+def _annotated_cars(path: Path, file: str) -> pd.DataFrame:
+    """Return path and class number of each image."""
     annotations = read_mat(path, "annotations", (file, "class"))
-    return pd.Series(annotations[file], dtype=str), pd.Series(annotations["class"]).astype(int)
+    return pd.DataFrame(
+        {
+            "path": pd.Series(annotations[file], dtype=str),
+            "class_id": pd.Series(annotations["class"]).astype(int),
+        }
+    )
 
 
-def _kaggle_cars(folder: Path, files: frozenset[str]) -> list[Columns]:
+def _kaggle_cars(folder: Path, files: frozenset[str]) -> list[pd.DataFrame]:
     names = read_lines(folder / "names.csv")
     folders = dict(enumerate((name.strip('"').replace("/", "-") for name in names), start=1))
     parts = []
     for split in ("train", "test"):
-        path = folder / f"anno_{split}.csv"
-        cells = pd.Series([line.split(",") for line in read_lines(path) if line], dtype=object)
+        table = folder / f"anno_{split}.csv"
+        cells = pd.Series([line.split(",") for line in read_lines(table) if line], dtype=object)
         if cells.empty:
-            raise UserError(f"{path}: empty; download the file again")
-        class_id = whole_numbers(cells.str[-1].rename("class_id"), path)
+            raise UserError(f"{table}: empty; download the file again")
+        class_id = whole_numbers(cells.str[-1].rename("class_id"), table)
         if (beyond := class_id[~class_id.isin(folders)]).size:
-            raise UserError(f"{path}: class {beyond.iloc[0]}, but names.csv has {len(names)} lines")
+            raise UserError(
+                f"{table}: class {beyond.iloc[0]}, but names.csv has {len(names)} lines"
+            )
         file = f"{split}/" + class_id.map(folders) + "/" + cells.str[0]
-        parts.append((prefixed(file, files, ("car_data/car_data/", "car_data/", "")), class_id))
+        path = prefixed(file, files, ("car_data/car_data/", "car_data/", ""))
+        parts.append(pd.DataFrame({"path": path, "class_id": class_id}))
     return parts
-
-
-TEST_SETS = {800: "small", 1600: "medium", 2400: "large"}  # of VehicleID, by their vehicles
 
 
 def vehicleid(folder: Path, files: frozenset[str], test_vehicles: int) -> Listing:
@@ -136,28 +145,6 @@ def vehicleid(folder: Path, files: frozenset[str], test_vehicles: int) -> Listin
     )
 
 
-def consumer_to_shop(folder: Path, files: frozenset[str]) -> Listing:
-    """Return rows with consumer photographs as queries of val and test, and shop images as the index.
-
-    `Eval/list_eval_partition.txt`, two header lines, columns aligned by spaces, according to
-    https://github.com/open-mmlab/mmfashion (docs/dataset/CONSUMER_TO_SHOP_DATASET.md): image_pair_name_1
-    (consumer), image_pair_name_2 (shop), item_id, evaluation_status. Items do not overlap between parts.
-    An image occurs in many pairs but becomes one row. The class is the item's folder with its category,
-    which is correct even if item ids repeat between categories.
-    """
-    path = first_present(folder, ("Eval/list_eval_partition.txt", "list_eval_partition.txt"))
-    pairs = read_words(path, ["consumer", "shop", "item", "evaluation_status"], skip=2)
-    refuse_others(path, pairs["evaluation_status"], ("train", "val", "test"), skip=2)
-    sides = [
-        pairs[[side, "evaluation_status"]].set_axis(["path", "split"], axis=1).assign(role=role)
-        for side, role in (("consumer", "query"), ("shop", "index"))
-    ]
-    rows = pd.concat(sides).drop_duplicates("path", ignore_index=True)
-    item = rows["path"].str.removeprefix("img/").str.rpartition("/")[0]
-    role = rows["role"].mask(rows["split"] == "train", "train")
-    return Listing(listing(prefixed(rows["path"], files, ("", "Img/")), item, rows["split"], role))
-
-
 def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
     """Return train and, if the index was downloaded, queries and index of test.
 
@@ -172,10 +159,13 @@ def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
     def list_file(name: str) -> Path:
         return first_present(folder, (name, f"metadata/{name}", f"train/{name}", f"index/{name}"))
 
-    def rows(part: str, image: pd.Series, *columns: pd.Series | str) -> pd.DataFrame:
+    def rows(
+        part: str, image: pd.Series, label: pd.Series, split: str, role: str | None = None
+    ) -> pd.DataFrame:
         a, b, c = (image.str[place] for place in range(3))
-        path = f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg"
-        return listing(path, *columns)
+        return listing(
+            f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg", label, split, role
+        )
 
     if train_list == "clean":
         train = read_columns(list_file("train_clean.csv"), ("landmark_id", "images"))
@@ -218,10 +208,6 @@ def _gldv2_queries(path: Path, index: pd.DataFrame) -> tuple[pd.DataFrame, tuple
         f"{path.name}: {differ:,} queries list fewer images than their landmarks have in the index"
     )
     return queries, (warning,) if differ else ()
-
-
-PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
-GRADES = ("easy", "hard", "junk")
 
 
 def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listing:
@@ -353,9 +339,6 @@ def _imagenet_val_labels(folder: Path) -> pd.Series:
     return pd.Series(ids.map(wnid).to_numpy(), index=name)
 
 
-BLOCKS = ("landmarks", "inat", "sketch", "instre", "sop", "faces")
-
-
 def gpr1200(folder: Path, files: frozenset[str], blocks: list[str]) -> Listing:
     """Return images on disk by category; the class is `<block>/<category>`.
 
@@ -412,10 +395,6 @@ def ilias(folder: Path, files: frozenset[str], distractors: str) -> Listing:
     )
 
 
-SUBSETS = ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k")
-INDEXES = {"test": "index.json", "val": "small_index.json"}
-
-
 def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
     """Return rows of the named subsets, each a domain; [] selects all of them.
 
@@ -454,8 +433,5 @@ def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
 
 SPECIAL = {
     reader.__name__: reader
-    for reader in (
-        *(cars196, vehicleid, consumer_to_shop, gldv2, revisited, met, imagenet, gpr1200, ilias),
-        uned,
-    )
+    for reader in (cars196, vehicleid, gldv2, revisited, met, imagenet, gpr1200, ilias, uned)
 }

@@ -11,6 +11,10 @@ from guie.base.files import CONTROL
 from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
 from guie.data.names import alike, difference
 
+# The length of an epoch is the sum of the weights, and its order must fit into memory.
+WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
+EPOCH_MAX = 500_000_000
+
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
     """Yield, for each kind of note, a list of (row, message) for legal but unusual rows."""
@@ -31,10 +35,10 @@ def queries_without_positive(rows: pd.DataFrame) -> pd.Series:
     index = one_class_each(rows[rows["role"].isin(("index", "both"))])
     index = index[["label", "image_path"]].drop_duplicates()
     images = index["label"].value_counts().to_dict()
-    asked = one_class_each(queries).rename_axis(index="row").reset_index()
-    itself = asked.merge(index, "left", on=["label", "image_path"], indicator="itself")["itself"]
-    others = asked["label"].map(images).fillna(0).astype(int) - (itself == "both").astype(int)
-    positive = (others > 0).groupby(asked["row"]).any()
+    searched = one_class_each(queries).rename_axis(index="row").reset_index()
+    itself = searched.merge(index, "left", on=["label", "image_path"], indicator="itself")["itself"]
+    others = searched["label"].map(images).fillna(0).astype(int) - (itself == "both").astype(int)
+    positive = (others > 0).groupby(searched["row"]).any()
     return ~positive.reindex(queries.index).astype(bool)
 
 
@@ -58,11 +62,6 @@ def _alike(table: pd.DataFrame) -> Iterator[Fault]:
     rows = dict(zip(classes[::-1], classes.index[::-1], strict=True))  # the first row of each
     for first, second in alike(rows):
         yield rows[second], f"the classes {difference(first, second)}, and are not one class"
-
-
-# The length of an epoch is the sum of the weights, and its order must fit into memory.
-WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
-EPOCH_MAX = 500_000_000
 
 
 def check(
@@ -113,12 +112,15 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
             yield row, f"weight {table['weight'][row]!r} is not a positive number"
         least, most = WEIGHTS
         for row in table.index[positive & ((weight < least) | (weight > most))]:
-            said = f"an epoch draws an image {least:g} to {most:,} times"
-            yield row, f"weight {table['weight'][row]!r}: {said}"
+            limits = f"an epoch draws an image {least:g} to {most:,} times"
+            yield row, f"weight {table['weight'][row]!r}: {limits}"
         trained = positive & (weight <= most) & (table["split"] == "train").to_numpy()
         if (images := weight[trained].sum()) > EPOCH_MAX:
-            said = f"an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are allowed; lower the weights"
-            yield table.index[trained][0], f"weight: those of train make {said}"
+            yield (
+                table.index[trained][0],
+                f"weight: those of train make an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are"
+                " allowed; lower the weights",
+            )
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:

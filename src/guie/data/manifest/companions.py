@@ -35,6 +35,7 @@ COLUMNS = {
 IMAGES = ("query", "image", "image_path")  # columns that name an image
 
 Companions = Mapping[str, pd.DataFrame]  # by kind
+BEYOND_PX = 1  # tolerance beyond the image, which Pillow fills with black
 
 
 def companion_path(manifest: Path, kind: str) -> Path:
@@ -99,9 +100,6 @@ def within(companions: Companions, table: pd.DataFrame) -> Companions:
 
 def _images(rows: pd.DataFrame) -> list[str]:
     return [column for column in IMAGES if column in rows]
-
-
-BEYOND_PX = 1  # tolerance beyond the image, which Pillow fills with black
 
 
 class Box(NamedTuple):

@@ -32,6 +32,10 @@ ROLES = {
 }
 
 Fault = tuple[int, str]  # place (line of a CSV, row of a Parquet file), message
+SAVE_AS = (
+    "save it as CSV in UTF-8, with commas between the columns and their names in the first line"
+)
+HEAD_BYTES = 65_536  # more than any header
 
 
 class DomainDeclaration(Config):
@@ -75,9 +79,9 @@ def write_sidecar(manifest: Path, sidecar: Sidecar) -> None:
     if sidecar == Sidecar():
         file.unlink(missing_ok=True)
         return
-    said = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
+    values = sidecar.model_dump(exclude={"decode"} if sidecar.decode == "seen" else None)
     if not file.is_file() or read_sidecar(manifest) != sidecar:
-        write_text(file, to_yaml(said))
+        write_text(file, to_yaml(values))
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:
@@ -103,14 +107,8 @@ def class_names(labels: pd.Series) -> set[str]:
     return {name for label in labels.unique() for name in label.split("|")}
 
 
-SAVE_AS = (
-    "save it as CSV in UTF-8, with commas between the columns and their names in the first line"
-)
-HEAD_BYTES = 65_536  # more than any header
-
-
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """A file's rows as text, the place of each in the file, and the invalid lines."""
 
     table: pd.DataFrame  # indexed from 0
@@ -119,7 +117,7 @@ class Rows:
     faults: list[Fault]
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> TextRows:
     """Read a CSV or, by its extension, a Parquet file.
 
     Raises UserError if the file as a whole is not a manifest; invalid lines are returned as faults.
@@ -135,7 +133,7 @@ def read_rows(path: Path) -> Rows:
     return rows
 
 
-def read_csv_rows(path: Path) -> Rows:
+def read_csv_rows(path: Path) -> TextRows:
     """Return the rows of any CSV with a header, indexed from 0, as text, without blank lines.
 
     Raises UserError naming the file and the first invalid line.
@@ -159,7 +157,7 @@ def read_csv_rows(path: Path) -> Rows:
     return rows
 
 
-def _read_parquet(path: Path) -> Rows:
+def _read_parquet(path: Path) -> TextRows:
     table = pd.read_parquet(path).reset_index(drop=True)
     _refuse_columns(path, list(table.columns))
     text = [c for c in table.columns if c in (*REQUIRED, "dataset", "caption", "label_source")]
@@ -167,10 +165,10 @@ def _read_parquet(path: Path) -> Rows:
     # others are objects first: a null must become "", not the class "None"; a category rejects new values
     known = {c: table[c] if plain[c] else table[c].astype(object) for c in text}
     table = table.assign(**{c: values.fillna("").astype(str) for c, values in known.items()})
-    return Rows(table, np.arange(len(table)), "row", [])
+    return TextRows(table, np.arange(len(table)), "row", [])
 
 
-def _read_csv(path: Path) -> Rows:
+def _read_csv(path: Path) -> TextRows:
     data = path.read_bytes()
     if not data.strip():
         raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
@@ -181,7 +179,7 @@ def _read_csv(path: Path) -> Rows:
     table = _read_plain(data, columns)
     if table is None:
         return _read_by_line(data, columns)
-    return Rows(table, np.arange(len(table)) + 2, "line", [])
+    return TextRows(table, np.arange(len(table)) + 2, "line", [])
 
 
 def _refuse_columns(path: Path, columns: list[str]) -> None:
@@ -210,7 +208,7 @@ def _read_plain(data: bytes, columns: list[str]) -> pd.DataFrame | None:
     return table.to_pandas() if plain else None
 
 
-def _read_by_line(data: bytes, columns: list[str]) -> Rows:
+def _read_by_line(data: bytes, columns: list[str]) -> TextRows:
     rows, lines, faults = [], [], _not_utf8(data)
     reader = _reader(data)
     header_seen = False
@@ -237,7 +235,7 @@ def _read_by_line(data: bytes, columns: list[str]) -> Rows:
             found = f"{len(row)} columns where the header has {len(columns)}"
             faults.append((line, f"{found}; {remedy}"))
     table = pd.DataFrame(rows, columns=columns, dtype=str)
-    return Rows(table, np.array(lines, dtype=int), "line", faults)
+    return TextRows(table, np.array(lines, dtype=int), "line", faults)
 
 
 def _not_utf8(data: bytes) -> list[Fault]:

@@ -19,8 +19,8 @@ from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
-    Rows,
     Sidecar,
+    TextRows,
     read_rows,
     read_sidecar,
     write_sidecar,
@@ -60,17 +60,13 @@ class Manifest:
         rows = rows_where(self.table, self.table["split"] == name)
         if rows.empty:
             found = ", ".join(sorted(self.table["split"].unique()))
-            missing = f"{self.path}: no rows of split {name!r}; it has: {found}"
-            raise UserError(f"{missing}{self._remedy(name)}")
+            remedy = ""
+            if name != "train":
+                scored = name == "test" and (self.table["split"] == "val").any()
+                remedy = f"; {'use --split val, or ' if scored else ''}"
+                remedy += f"set {name}_fraction in the mix's config and run curate.py again"
+            raise UserError(f"{self.path}: no rows of split {name!r}; it has: {found}{remedy}")
         return rows
-
-    def _remedy(self, name: str) -> str:
-        """Return how to get a split that the manifest lacks."""
-        if name == "train":
-            return ""
-        cut = f"set {name}_fraction in the mix's config and run curate.py again"
-        scored = name == "test" and (self.table["split"] == "val").any()
-        return f"; {'use --split val, or ' if scored else ''}{cut}"
 
     def without(self, domains: Collection[str]) -> Manifest:
         """Return the manifest without these domains, in every split.
@@ -181,7 +177,7 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _at(path: Path, place: int, rows: Rows) -> str:
+def _at(path: Path, place: int, rows: TextRows) -> str:
     return f"{path}:{place}" if rows.unit == "line" else f"{path}: {rows.unit} {place}"
 
 

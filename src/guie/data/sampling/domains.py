@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from guie.config.sampling import (
     SpecialistStepsConfig,
 )
 from guie.data.sampling.streams import key
+
+Units = tuple[np.ndarray, np.ndarray]  # per domain: units in this step, and in all earlier steps
 
 
 def domain_shares(
@@ -98,19 +100,6 @@ def _refuse_unknown(field: str, names: Iterable[str], domains: Sequence[str]) ->
         )
 
 
-Units = tuple[np.ndarray, np.ndarray]  # per domain: units in this step, and in all earlier steps
-
-
-class Plan(Protocol):
-    """The interface that `Sampler` needs from a plan."""
-
-    def at(self, step: int) -> Units:
-        """Return the units of each domain (D,) in this step, and in all earlier steps."""
-
-    def shares(self, step: int) -> np.ndarray:
-        """Return the share of each domain (D,) around this step."""
-
-
 class Cyclic:
     """One unit per step, cycling through the domains."""
 
@@ -125,7 +114,43 @@ class Cyclic:
         return np.full(len(self.domains), 1 / len(self.domains))
 
 
-class Shuffled:
+class _Dealt:
+    """Units that are split by share in every period of S steps, and dealt to its steps in random order."""
+
+    def __init__(self, domains: int, steps: int, units: int, seed: Sequence[int]):
+        self.steps, self.units, self.seed = steps, units, tuple(seed)
+        self.given_PD, self.owed_D = [np.zeros(domains, int)], np.zeros(domains)
+        self._before = lru_cache(maxsize=2)(self._deal)
+
+    def at(self, step: int) -> Units:
+        """Return the units of each domain (D,) in this step, and in all earlier steps."""
+        period, offset = divmod(step, self.steps)
+        before_SD = self._before(period)
+        return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
+
+    def _decide(self, share_D: np.ndarray) -> None:
+        """Split the units of the next period."""
+        quota_D, self.owed_D = apportion(share_D, self.steps * self.units, self.owed_D)
+        self.given_PD.append(self.given_PD[-1] + quota_D)
+
+    def _deal(self, period: int) -> np.ndarray:
+        """Deal units to the steps in turn, domain by domain, and shuffle the steps.
+
+        Returns: (S + 1, D), the units of each domain before each step.
+        """
+        quota_D = self.given_PD[period + 1] - self.given_PD[period]
+        end_D = np.cumsum(quota_D)
+        step_S1 = np.arange(self.steps)[:, None]
+
+        def dealt_SD(unit_D: np.ndarray) -> np.ndarray:  # step s gets units s, s + S, s + 2S ...
+            return (unit_D - step_S1 + self.steps - 1) // self.steps
+
+        rng = np.random.default_rng([*self.seed, key("plan"), period])
+        taken_SD = (dealt_SD(end_D) - dealt_SD(end_D - quota_D))[rng.permutation(self.steps)]
+        return np.concatenate([np.zeros((1, len(quota_D)), int), np.cumsum(taken_SD, axis=0)])
+
+
+class Shuffled(_Dealt):
     """Units in fixed shares, distributed over the steps of an epoch in a new order each time.
 
     Over any number of epochs every domain gets its share within one unit. Within an epoch, its units per
@@ -139,43 +164,19 @@ class Shuffled:
     """
 
     def __init__(self, share_D: np.ndarray, steps: int, units: int, seed: Sequence[int]):
-        self.share_D, self.steps, self.units, self.seed = share_D, steps, units, tuple(seed)
-        self.given_ED, self.owed_D = [np.zeros(len(share_D), int)], np.zeros(len(share_D))
-        self._before = lru_cache(maxsize=2)(self._deal)
+        super().__init__(len(share_D), steps, units, seed)
+        self.share_D = share_D
 
     def at(self, step: int) -> Units:
-        epoch, offset = divmod(step, self.steps)
-        before_SD = self._before(epoch)
-        taken_D = before_SD[offset + 1] - before_SD[offset]
-        return taken_D, self.given_ED[epoch] + before_SD[offset]
+        while len(self.given_PD) < step // self.steps + 2:
+            self._decide(self.share_D)
+        return super().at(step)
 
     def shares(self, step: int) -> np.ndarray:
         return self.share_D
 
-    def _deal(self, epoch: int) -> np.ndarray:
-        while len(self.given_ED) < epoch + 2:
-            quota_D, self.owed_D = apportion(self.share_D, self.steps * self.units, self.owed_D)
-            self.given_ED.append(self.given_ED[-1] + quota_D)
-        rng = np.random.default_rng([*self.seed, key("plan"), epoch])
-        return deal(self.given_ED[epoch + 1] - self.given_ED[epoch], self.steps, rng)
 
-
-def deal(quota_D: np.ndarray, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Deal units to the steps in turn, domain by domain, and shuffle the steps.
-
-    Returns: (S + 1, D), the units of each domain before each step.
-    """
-    end_D = np.cumsum(quota_D)
-    step_S1 = np.arange(steps)[:, None]
-
-    def dealt_SD(unit_D: np.ndarray) -> np.ndarray:  # step s gets units s, s + S, s + 2S ...
-        return (unit_D - step_S1 + steps - 1) // steps
-
-    taken_SD = (dealt_SD(end_D) - dealt_SD(end_D - quota_D))[rng.permutation(steps)]
-    return np.concatenate([np.zeros((1, len(quota_D)), int), np.cumsum(taken_SD, axis=0)])
-
-
-class LossDriven:
+class LossDriven(_Dealt):
     """One unit per step; in every period, domains occur in proportion to their mean loss.
 
     After Ypsilantis et al., UDON, NeurIPS 2024. The task selects the loss (`Task.sampler_loss`): that of the
@@ -202,34 +203,33 @@ class LossDriven:
                 f"stages: sampler: period: {config.period} steps are too few, as each of the"
                 f" {len(domains)} domains needs a step; set at least {len(domains)}"
             )
-        self.config, self.seed = config, tuple(seed)
-        self.factor_D = domain_factors(config, domains)
-        self._before = lru_cache(maxsize=2)(self._deal)
-        equal_D = self.factor_D / self.factor_D.sum()
-        self._begin([equal_D, equal_D])
+        super().__init__(len(domains), config.period, 1, seed)
+        self.memory, self.factor_D = config.memory, domain_factors(config, domains)
+        self.shares_PD: list[np.ndarray] = []
+        for _ in range(2):
+            self._decide(self.factor_D / self.factor_D.sum())
+        self._open_window()
 
     def at(self, step: int) -> Units:
         """Return the units of each domain (D,) in this step, and in all earlier steps.
 
         Raises UserError if the losses that decide the step are not known yet.
         """
-        period, offset = divmod(step, self.config.period)
-        if period >= len(self.shares_PD):
+        if step // self.steps >= len(self.shares_PD):
             raise UserError(
                 f"stages: sampler: step {step} is requested before the losses that decide it are known;"
-                f" set period, now {self.config.period} steps, above twice data.workers"
+                f" set period, now {self.steps} steps, above twice data.workers"
             )
-        before_SD = self._before(period)
-        return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
+        return super().at(step)
 
     def shares(self, step: int) -> np.ndarray:
         """Return the shares (D,) of this step's period."""
-        return self.shares_PD[step // self.config.period]
+        return self.shares_PD[step // self.steps]
 
     def note(self, step: int, loss: Tensor | float) -> None:
         """Record the loss of each step once, in order. Synchronises with the device once per period."""
         self.seen.append((int(self.at(step)[0].argmax()), torch.as_tensor(loss).detach()))
-        if (step + 1) % self.config.period == 0:
+        if (step + 1) % self.steps == 0:
             self._fold()
             self._decide(self._next_share())
             self._open_window()
@@ -242,27 +242,18 @@ class LossDriven:
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume from the state of a plan with the same arguments."""
-        self._begin([np.array(share_D) for share_D in state["shares"]])
-        self.loss_D, self.count_D = np.array(state["losses"]), np.array(state["counts"])
-
-    def _begin(self, shares_PD: list[np.ndarray]) -> None:
         self._before.cache_clear()
-        self.shares_PD: list[np.ndarray] = []
-        self.given_PD = [np.zeros(len(self.factor_D), int)]
+        self.shares_PD.clear()
+        del self.given_PD[1:]
         self.owed_D = np.zeros(len(self.factor_D))
-        for share_D in shares_PD:
-            self._decide(share_D)
+        for share_D in state["shares"]:
+            self._decide(np.array(share_D))
         self._open_window()
+        self.loss_D, self.count_D = np.array(state["losses"]), np.array(state["counts"])
 
     def _decide(self, share_D: np.ndarray) -> None:
         self.shares_PD.append(share_D)
-        quota_D, self.owed_D = apportion(share_D, self.config.period, self.owed_D)
-        self.given_PD.append(self.given_PD[-1] + quota_D)
-
-    def _deal(self, period: int) -> np.ndarray:
-        quota_D = self.given_PD[period + 1] - self.given_PD[period]
-        rng = np.random.default_rng([*self.seed, key("plan"), period])
-        return deal(quota_D, self.config.period, rng)
+        super()._decide(share_D)
 
     def _open_window(self) -> None:
         self.seen: list[tuple[int, Tensor]] = []
@@ -279,7 +270,11 @@ class LossDriven:
 
     def _next_share(self) -> np.ndarray:
         weight_D = np.maximum(self.loss_D / np.maximum(self.count_D, 1), 0) * self.factor_D
-        old_D, memory = self.shares_PD[-1], self.config.memory
+        old_D, memory = self.shares_PD[-1], self.memory
         if not 0 < weight_D.sum() < np.inf:  # all losses are zero, or one is not finite
             return old_D
         return memory * old_D + (1 - memory) * weight_D / weight_D.sum()
+
+
+# `at(step)` returns its `Units`, `shares(step)` the share of each domain (D,) around it
+Plan = Cyclic | Shuffled | LossDriven

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from guie.base.errors import UserError
@@ -24,10 +23,8 @@ from guie.data.columns import StringColumn
 from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, domain_shares
 from guie.data.sampling.streams import Draws, Pool, ShardStream, key, make_pools, merged
 
-T = TypeVar("T")
 
-
-class _RankSteps(torch.utils.data.Sampler[T]):
+class _RankSteps:
     """One process's part of the global batches from `start_step` on.
 
     Process r of n takes positions r, r + n, r + 2n ...
@@ -41,7 +38,7 @@ class _RankSteps(torch.utils.data.Sampler[T]):
         return len(self.steps)
 
 
-class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
+class RankBatches(_RankSteps):
     """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
 
     Yields lists of (step, position in the global batch, row), which may seed a sample's augmentation.
@@ -54,7 +51,7 @@ class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
             yield [(step, position, int(rows[position])) for position in positions]
 
 
-class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
+class RankDraws(_RankSteps):
     """The same batches, for a loader of whole batches.
 
     Yields (how often the stage drew each row before, rows), both in the order of positions.
@@ -66,7 +63,7 @@ class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
             yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
 
 
-class RankViews(_RankSteps[list[tuple[int, int, int]]]):
+class RankViews(_RankSteps):
     """The same batches, cycling through each image's fixed views, as a DataLoader's batch sampler.
 
     Yields lists of (view, number of the image by its path, row).
@@ -130,8 +127,8 @@ class Sampler:
         weight_of_row: pd.Series | None = None,
         shard_of_row: pd.Series | None = None,
     ):
-        asked = sampler_config(sampler)
-        config = MixedConfig() if isinstance(asked, ShardsConfig) else asked
+        given = sampler_config(sampler)
+        config = MixedConfig() if isinstance(given, ShardsConfig) else given
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
         # The same for every kind, so that equal epochs mean equal steps in a comparison.
@@ -145,10 +142,10 @@ class Sampler:
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
         self.streams: list[Draws]
-        if isinstance(asked, ShardsConfig):
+        if isinstance(given, ShardsConfig):
             del pools  # 40 MB for ten million rows
             shard_N = _shard_numbers(shard_of_row, weight_of_row)
-            self.streams = [ShardStream(shard_N, asked.window, seed)]
+            self.streams = [ShardStream(shard_N, given.window, seed)]
         else:
             self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,7 +26,13 @@ from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing, write_json
 from guie.data.shards.address import shown, url_of
 from guie.data.shards.index import NAME, PLACE, REMEDY, Shard, read_facts
-from guie.data.shards.storage import sizes_of, version_of, whole_object
+from guie.data.shards.storage import Range, sizes_of, version_of, whole_object
+
+PARQUET_END = b"PAR1"
+ABOUT = b"guie.about"  # key of the metadata of a table in the cache
+# Companion files of an index in object storage; any manifest has the same
+COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
+_OPEN: dict[str, tuple[str, Places]] = {}
 
 
 class Places:
@@ -41,18 +45,16 @@ class Places:
 
     Args:
         index: its path or URL as a path, for messages and to find the shards.
-        folder: written by `_write`.
+        rows: made by `_places_of`.
     """
 
-    def __init__(self, index: str, folder: Path):
+    def __init__(self, index: str, rows: pa.Table):
         self.index = index
-        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-        self.shards = [Shard(**shard) for shard in facts["shards"]]
-        self.versions: list[str] = facts["versions"]
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-        # plain arrays over the mapped memory: a memmap takes much longer to index
+        about = json.loads(rows.schema.metadata[ABOUT])
+        self.shards = [Shard(**shard) for shard in about["shards"]]
+        self.versions: list[str] = about["versions"]
         self.hash_N, self.content_N, self.offset_N, self.size_N, self.shard_N, self.version_N = (
-            arrays[name].view(np.ndarray) for name in ARRAYS
+            column.chunk(0).to_numpy() for column in rows.columns
         )
         self.checked = False
 
@@ -63,13 +65,14 @@ class Places:
         found[found == len(self.hash_N)] = 0
         return np.where(self.hash_N[found] == hashes, found, -1)
 
-    def range_of(self, image_path: str) -> tuple[str, int, int, int] | None:
-        """Return path of the shard, offset, size and content of an image; None if it has no such image."""
+    def range_of(self, image_path: str) -> Range | None:
+        """Return where an image is; None if the index has no such image."""
         (row,) = self.rows_of([image_path])
         if row < 0:
             return None
         shard = os.path.join(os.path.dirname(self.index), self.shards[self.shard_N[row]].name)
-        return shard, int(self.offset_N[row]), int(self.size_N[row]), int(self.content_N[row])
+        offset, size, content = self.offset_N[row], self.size_N[row], self.content_N[row]
+        return Range(shard, int(offset), int(size), int(content))
 
     def check_shards(self) -> None:
         """Raise UserError, once a process, if a shard is missing or has another size than indexed."""
@@ -89,57 +92,41 @@ class Places:
         self.checked = True
 
 
-PARQUET_END = b"PAR1"
-# Companion files of an index in object storage; any manifest has the same
-COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
-ARRAYS = ("hash", "content", "offset", "size", "shard", "version")
-_OPEN: dict[str, tuple[str, Places]] = {}
-
-
 def open_places(index: str) -> Places:
     """Return the table of an index, a path or a URL as a path; it is written to the cache on first use.
 
     A replaced index is read again: a local one at once, one in object storage when its manifest is loaded.
     Raises UserError.
     """
-    if url_of(index) and index in _OPEN:
-        return _OPEN[index][1]
-    version, known = _version(index), _OPEN.get(index)
-    if known and known[0] == version:
+    known = _OPEN.get(index)
+    if known and url_of(index):
         return known[1]
-    folder = _folder_of(index) / version
-    file = folder / NAME if url_of(index) else Path(index)
-    if not (folder / "places").is_dir():
-        _write(folder / "places", file, index)
+    folder = cached_folder(index)
+    if known and known[0] == folder.name:
+        return known[1]
+    path = folder / "places.arrow"
+    rows = _mapped(path)
+    if rows is None:
+        rows = _places_of(folder / NAME if url_of(index) else Path(index), index)
+        _save(path, rows)
         for other in folder.parent.iterdir():  # of earlier indexes at this place
-            if other.name != version:
+            if other != folder:
                 shutil.rmtree(other, ignore_errors=True)
-    try:
-        places = Places(index, folder / "places")
-    except (OSError, ValueError, EOFError):  # damaged by a power cut
-        shutil.rmtree(folder / "places", ignore_errors=True)
-        _write(folder / "places", file, index)
-        places = Places(index, folder / "places")
-    _OPEN[index] = version, places
+        rows = _mapped(path) or rows
+    places = Places(index, rows)
+    _OPEN[index] = folder.name, places
     return places
 
 
 def cached_folder(index: str) -> Path:
     """Return the folder for what the cache holds of an index as it is now. Raises UserError."""
-    return _folder_of(index) / _version(index)
-
-
-def _version(index: str) -> str:
     if url_of(index):
-        return local_copy(index).parent.name
+        return local_copy(index).parent
     try:
         state = Path(index).stat()
     except OSError as error:
         raise UserError(f"{index}: cannot be read: {error.strerror}") from error
-    return f"{state.st_size:x}-{state.st_mtime_ns:x}"
-
-
-NOTES = b"guie.notes"
+    return _folder_of(index) / f"{state.st_size:x}-{state.st_mtime_ns:x}"
 
 
 def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
@@ -155,11 +142,8 @@ def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
     types = [
         kind if pa.types.is_primitive(kind) else pa.large_string() for kind in rows.schema.types
     ]
-    rows = rows.cast(pa.schema(zip(rows.column_names, types, strict=True))).combine_chunks()
-    rows = rows.replace_schema_metadata({NOTES: json.dumps(notes)})
-    with replacing(path, durable=False) as temporary, pa.OSFile(str(temporary), "wb") as file:
-        with pa.ipc.new_file(file, rows.schema) as writer:
-            writer.write_table(rows)
+    rows = rows.cast(pa.schema(zip(rows.column_names, types, strict=True)))
+    _save(path, rows.replace_schema_metadata({ABOUT: json.dumps(notes)}))
 
 
 def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
@@ -168,11 +152,24 @@ def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
     The columns are mapped from disk: all processes share their memory, and a start does not read them.
     (With pandas 2 texts are copied.)
     """
-    try:
-        rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (OSError, pa.ArrowException):  # never written, or cut short by a power cut
+    rows = _mapped(path)
+    if rows is None:
         return None
-    return rows.to_pandas(split_blocks=True), json.loads(rows.schema.metadata[NOTES])
+    return rows.to_pandas(split_blocks=True), json.loads(rows.schema.metadata[ABOUT])
+
+
+def _save(path: Path, rows: pa.Table) -> None:
+    with replacing(path, durable=False) as temporary, pa.OSFile(str(temporary), "wb") as file:
+        with pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows.combine_chunks())
+
+
+def _mapped(path: Path) -> pa.Table | None:
+    """Return a table that `_save` wrote; None if it was never written, or cut short by a power cut."""
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, pa.ArrowException):
+        return None
 
 
 def local_copy(index: str, refresh: bool = False) -> Path:
@@ -234,13 +231,12 @@ def _hash(image_path: str) -> int:
     return xxhash.xxh3_64_intdigest(image_path.encode("utf-8", "surrogateescape"))
 
 
-def _write(folder: Path, file: Path, index: str) -> None:
-    """Write the arrays of `Places` into a new folder. Raises UserError for an index that is damaged."""
+def _places_of(file: Path, index: str) -> pa.Table:
+    """Return the arrays of `Places` as a table. Raises UserError for an index that is damaged."""
     shards: list[Shard] = read_facts(file)["shards"]
     names = pa.array([shard.name for shard in shards], pa.large_string())
-    versions = [""]
-    parts: list[tuple[np.ndarray, ...]] = []
-    columns = ["image_path", *PLACE, "decoded"]
+    columns, versions = ["image_path", *PLACE, "decoded"], [""]
+    parts = []
     with pq.ParquetFile(file) as parquet:
         missing = [column for column in columns if column not in parquet.schema_arrow.names]
         if missing:
@@ -255,40 +251,23 @@ def _write(folder: Path, file: Path, index: str) -> None:
                 raise UserError(f"{shown(index)}: shard '{name}' is not in its list; {REMEDY}")
             version = version.fill_null("")
             versions += [name for name in version.unique().to_pylist() if name not in versions]
-            parts.append(
-                (
-                    np.fromiter(map(_hash, image_path.to_pylist()), np.uint64, len(batch)),
-                    batch["content"].to_numpy(),
-                    batch["offset"].to_numpy(),
-                    batch["size"].to_numpy(),
-                    shard_N.to_numpy(),
-                    pc.index_in(version, pa.array(versions, pa.large_string())).to_numpy(),
-                )
-            )
-    arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
-    order = np.argsort(arrays[0], kind="stable")
-    arrays = [array[order] for array in arrays]
-    same = arrays[0][1:] == arrays[0][:-1]  # an image with two rows has one place
-    for one in arrays[1:4]:
-        if (one[1:] != one[:-1])[same].any():
+            place = {
+                "hash": np.fromiter(map(_hash, image_path.to_pylist()), np.uint64, len(batch)),
+                **{name: batch[name] for name in ("content", "offset", "size")},
+                "shard": shard_N,
+                "version": pc.index_in(version, pa.array(versions, pa.large_string())),
+            }
+            parts.append(pa.table(place))
+    rows = pa.concat_tables(parts)
+    rows = rows.take(np.argsort(rows["hash"].to_numpy(), kind="stable"))
+    hash_N, content_N, offset_N, size_N, shard_N, _ = (column.to_numpy() for column in rows.columns)
+    same = hash_N[1:] == hash_N[:-1]  # an image with two rows has one place
+    for place_N in (content_N, offset_N, size_N):
+        if (place_N[1:] != place_N[:-1])[same].any():
             raise UserError(f"{shown(index)}: an image is at two places; {REMEDY}")
-    arrays = [array[np.append(True, ~same)] for array in arrays]
     end_S = np.array([shard.size for shard in shards])
-    _, _, offset_N, size_N, shard_N, _ = arrays
     if (offset_N < 0).any() or (size_N <= 0).any() or (offset_N + size_N > end_S[shard_N]).any():
         raise UserError(f"{shown(index)}: an image is outside its shard; {REMEDY}")
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Containers that share a cache may share a process number
-    temporary = folder.with_name(f".places.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    temporary.mkdir()
-    try:
-        for name, array in zip(ARRAYS, arrays, strict=True):
-            with replacing(temporary / f"{name}.npy", durable=False) as path:
-                np.save(path, array)
-        facts = {"shards": [asdict(shard) for shard in shards], "versions": versions}
-        (temporary / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-        with suppress(OSError):  # another process wrote the same meanwhile
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    about = {"shards": [asdict(shard) for shard in shards], "versions": versions}
+    rows = rows.filter(pa.array(np.append(True, ~same))).combine_chunks()
+    return rows.replace_schema_metadata({ABOUT: json.dumps(about)})

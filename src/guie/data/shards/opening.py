@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,6 @@ from guie.base.errors import UserError
 from guie.data.shards.address import may_be_index, shown, split_address, url_of
 from guie.data.shards.cached import Places, open_places
 from guie.data.shards.storage import fetch_ahead, objects_below, read_object, read_range
-
-
-class States(NamedTuple):
-    """Of N paths: size in bytes, and a number that changes with the content; -1 if there is no such image.
-
-    `in_shard_N` is also True for objects. It is False where the path is that of a file; the others are -1
-    there, too.
-    """
-
-    in_shard_N: np.ndarray
-    size_N: np.ndarray
-    content_N: np.ndarray
 
 
 def open_in_shard(path: str) -> io.BytesIO | None:
@@ -41,7 +28,7 @@ def open_in_shard(path: str) -> io.BytesIO | None:
     found = open_places(index).range_of(image_path)
     if found is None:
         raise UserError(f"{shown(index)}: has no image {image_path!r}")
-    return io.BytesIO(read_range(*found))
+    return io.BytesIO(read_range(found))
 
 
 def fetch_images(paths: Sequence[str]) -> None:
@@ -59,8 +46,11 @@ def fetch_images(paths: Sequence[str]) -> None:
     fetch_ahead([one for one in found if one is not None], objects)
 
 
-def states_in_shards(paths: Sequence[str]) -> States:
+def states_in_shards(paths: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the state of each image that is in a shard, or in object storage, which is listed.
+
+    Returns: of N paths, whether it is one of these (bool), the size in bytes, and a number that changes with
+        the content (int64). The latter are -1 for a file, and if there is no such image.
 
     Raises UserError if a shard is missing or has another size than indexed, or objects cannot be listed.
     """
@@ -82,7 +72,7 @@ def states_in_shards(paths: Sequence[str]) -> States:
         for number, url in objects.items():
             in_shard_N[number] = True
             size_N[number], content_N[number] = known.get(url, (-1, -1))
-    return States(in_shard_N, size_N, content_N)
+    return in_shard_N, size_N, content_N
 
 
 def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
@@ -97,13 +87,13 @@ def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
 def _located(paths: Sequence[str]) -> Iterator[tuple[Places, np.ndarray, np.ndarray]]:
     """Yield, for each index: its places, the positions of its images in `paths`, and their rows."""
     members: dict[str, tuple[list[int], list[str]]] = {}
-    asked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
+    checked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
     prefix = "\0"
     numbers: list[int] = []
     names: list[str] = []
     for number, path in enumerate(paths):
         if not path.startswith(prefix):  # the index of the image before, and a slash
-            address = split_address(path, asked_once)
+            address = split_address(path, checked_once)
             if address is None:
                 continue
             prefix = f"{address[0]}/"

@@ -14,13 +14,15 @@ import re
 import sys
 import time
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -54,80 +56,94 @@ def content_hash(data: bytes | memoryview) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
-def read_range(shard: str, offset: int, size: int, content: int) -> bytes:
-    """Return `size` bytes of a shard from `offset` on, whose `content_hash` is `content`.
+class Range(NamedTuple):
+    """Where the bytes of an image are: `size` bytes of a shard from `offset` on, and their `content_hash`."""
+
+    shard: str
+    offset: int
+    size: int
+    content: int
+
+
+def read_range(place: Range) -> bytes:
+    """Return the bytes of an image in a shard.
 
     Raises UserError in one line: no such shard, no credentials, cut short, other bytes than indexed.
     """
-    url = url_of(shard)
-    if url is not None:
-        data = _cached_range(url, offset, size, content)
-    elif content_hash(data := _local_range(shard, offset, size)) != content:
-        _descriptor.cache_clear()  # of a shard that was replaced meanwhile
-        data = _local_range(shard, offset, size)
-    if len(data) < size:
+    if url := url_of(place.shard):
+        data = _AHEAD.pop((url, place.offset), None) or _cached(url, place)
+        if data is None:
+            data = _request(url, "cat_file", start=place.offset, end=place.offset + place.size)
+            _keep(url, place, data)
+    else:
+        data = _local_range(place)
+        if content_hash(data) != place.content:
+            _descriptor.cache_clear()  # perhaps the shard was replaced after it was opened
+            data = _local_range(place)
+    end = place.offset + place.size
+    if len(data) < place.size:
         raise UserError(
-            f"{shown(shard)}: ends at byte {offset + len(data):,}, within an image of the index; the"
-            " shard is cut short, copy it again"
+            f"{shown(place.shard)}: ends at byte {place.offset + len(data):,}, within an image of the"
+            " index; the shard is cut short, copy it again"
         )
-    if content_hash(data) != content:
+    if content_hash(data) != place.content:
         raise UserError(
-            f"{shown(shard)}: the bytes from {offset:,} to {offset + size:,} are not those of the index;"
+            f"{shown(place.shard)}: the bytes from {place.offset:,} to {end:,} are not those of the index;"
             " copy the shard again, or the index that belongs to it"
         )
     return data
 
 
-def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]], objects: Sequence[str] = ()) -> None:
+def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
     """Fetch what is not cached, all at the same time, for `read_range` and `read_object` to take.
 
     Neighbours in a shard are fetched by one request. Ranges on disk are ignored, and what fails is left to
     these two, which try again and say why.
 
     Args:
-        ranges: shard, offset, size and content of each, as for `read_range`.
         objects: URLs in one bucket.
     """
     _AHEAD.clear()
-    wanted: dict[str, list[tuple[str, int, int, int]]] = {}
-    for shard, offset, size, content in ranges:
-        url = url_of(shard)
-        if url and _cached(_copy_of(url), offset, size, content) is None:
-            wanted.setdefault(url.partition(":")[0], []).append((url, offset, size, content))
+    wanted = defaultdict(list)  # by scheme
+    for place in ranges:
+        url = url_of(place.shard)
+        if url and _cached(url, place) is None:
+            wanted[url.partition(":")[0]].append((url, place))
     for found in wanted.values():
         with suppress(Exception):  # see above
-            for url, offset, content, data in _fetched(found):
-                if content_hash(data) == content:
-                    _AHEAD[url, offset] = data
-                    CACHE.keep(_copy_of(url), offset, data)
+            for url, place, data in _fetched(found):
+                if content_hash(data) == place.content:
+                    _AHEAD[url, place.offset] = data
+                    _keep(url, place, data)
     if objects:
         with suppress(Exception):
             whole = [None] * len(objects)
-            found = _filesystem(objects[0]).cat_ranges(objects, whole, whole, on_error="return")
-            for url, data in zip(objects, found, strict=True):
+            several = _filesystem(objects[0]).cat_ranges(objects, whole, whole, on_error="return")
+            for url, data in zip(objects, several, strict=True):
                 if isinstance(data, bytes):
                     _AHEAD[url, WHOLE] = data
 
 
-def _fetched(ranges: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield URL, offset, content and bytes of those ranges that can be fetched."""
-    urls, starts, sizes, _ = zip(*ranges, strict=True)
-    ends = map(sum, zip(starts, sizes, strict=True))
+def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, bytes]]:
+    """Yield the URL, range and bytes of those ranges that can be fetched."""
+    urls = [url for url, _ in wanted]
+    starts = [place.offset for _, place in wanted]
+    ends = [place.offset + place.size for _, place in wanted]
     merge = optional_module("fsspec.utils", "object storage", "storage").merge_offset_ranges
-    parts = merge(list(urls), list(starts), list(ends), max_gap=GAP_BYTES, max_block=PART_BYTES)
-    several = _filesystem(urls[0]).cat_ranges(*parts, on_error="return")
-    heads = list(zip(*parts[:2], strict=True))
-    for url, offset, size, content in ranges:
-        number = bisect_right(heads, (url, offset)) - 1
-        first, data = offset - heads[number][1], several[number]
+    urls, starts, ends = merge(urls, starts, ends, max_gap=GAP_BYTES, max_block=PART_BYTES)
+    several = _filesystem(urls[0]).cat_ranges(urls, starts, ends, on_error="return")
+    heads = list(zip(urls, starts, strict=True))
+    for url, place in wanted:
+        number = bisect_right(heads, (url, place.offset)) - 1
+        first, data = place.offset - starts[number], several[number]
         if isinstance(data, bytes):
-            yield url, offset, content, data[first : first + size]
+            yield url, place, data[first : first + place.size]
 
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
     if url := url_of(folder):
-        entries = _asked(url, "ls", detail=True)
+        entries = _request(url, "ls", detail=True)
         found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
         return {name: int(found[name]) for name in shards if found.get(name)}
 
@@ -146,7 +162,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
     It is empty if there is no object and it is `optional`. Raises UserError.
     """
-    found = _asked(url, "info", optional=optional)
+    found = _request(url, "info", optional=optional)
     return _version(found) if found else ""
 
 
@@ -161,7 +177,7 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
     None if there is no such folder. Raises UserError.
     """
     scheme = folder.partition(":")[0]
-    found = _asked(folder, "find", optional=True, detail=True) or {}
+    found = _request(folder, "find", optional=True, detail=True) or {}
     return {
         f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
         for name, about in found.items()
@@ -171,29 +187,29 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
 def read_object(url: str, size: int | None = None) -> bytes:
     """Return an object, or its first bytes, which are not cached. Raises UserError."""
     if size is not None:
-        return _asked(url, "cat_file", start=0, end=size)
+        return _request(url, "cat_file", start=0, end=size)
     return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
 
 
 def whole_object(url: str, optional: bool = False) -> bytes | None:
     """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _asked(url, "cat_file", optional=optional)
+    return _request(url, "cat_file", optional=optional)
 
 
 def listed(folder: str) -> list[str]:
     """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
-    names = _asked(folder, "ls", optional=True, detail=False) or ()
+    names = _request(folder, "ls", optional=True, detail=False) or ()
     return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _asked(url, "pipe_file", content)
+    _request(url, "pipe_file", content)
 
 
 def delete(url: str) -> None:
     """Delete an object, if it is there. Raises UserError."""
-    _asked(url, "rm_file", optional=True)
+    _request(url, "rm_file", optional=True)
 
 
 @contextmanager
@@ -221,13 +237,8 @@ def copied(path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="guie-") as folder:
         file = Path(folder) / path.name
-        _asked(url, "get_file", str(file))
+        _request(url, "get_file", str(file))
         yield file
-
-
-@lru_cache(maxsize=256)
-def _descriptor(shard: str) -> _Descriptor:
-    return _Descriptor(shard)
 
 
 class _Descriptor:
@@ -241,14 +252,17 @@ class _Descriptor:
             os.close(self.number)
 
 
-def _local_range(shard: str, offset: int, size: int) -> bytes:
+_descriptor = lru_cache(maxsize=256)(_Descriptor)
+
+
+def _local_range(place: Range) -> bytes:
     try:
-        file, data = _descriptor(shard), b""
-        while more := os.pread(file.number, size - len(data), offset + len(data)):
+        file, data = _descriptor(place.shard), b""
+        while more := os.pread(file.number, place.size - len(data), place.offset + len(data)):
             data += more
         return data
     except OSError as error:
-        why = why_unreadable(shard, "shard") or f"{shard}: {error.strerror}"
+        why = why_unreadable(place.shard, "shard") or f"{place.shard}: {error.strerror}"
         raise UserError(f"{why}, though the index names it; copy it there") from error
 
 
@@ -256,7 +270,7 @@ def _filesystem(url: str) -> Any:
     """Return fsspec's file system for a URL; it keeps one a process and thread."""
     scheme = url.partition(":")[0]
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
-    if scheme == "gs":  # it logs tracebacks of what is said here in a line
+    if scheme == "gs":  # it logs tracebacks of what `_request` says in a line
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     settings: dict[str, Any] = {}
     if scheme == "s3":  # fail within a known time; the tries are counted here
@@ -269,7 +283,7 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _asked(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+def _request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
     """Call a method of the file system of `url`, retried with a printed line.
 
     Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
@@ -285,10 +299,10 @@ def _asked(url: str, method: str, *given: Any, optional: bool = False, **options
         except Exception as error:  # botocore's errors have no common base with the others
             if optional and isinstance(error, FileNotFoundError):
                 return None
-            said, again = _reason(url, error)
+            reason, again = _reason(url, error)
             if not again or not waits_s:
-                raise UserError(f"{url}: {said}") from None  # it names all there is to know
-            print(f"{url}: {said}; trying again in {waits_s[0]:g} s", file=sys.stderr, flush=True)
+                raise UserError(f"{url}: {reason}") from None  # it names all there is to know
+            print(f"{url}: {reason}; trying again in {waits_s[0]:g} s", file=sys.stderr, flush=True)
             time.sleep(waits_s.pop(0))
 
 
@@ -296,6 +310,7 @@ def _reason(url: str, error: Exception) -> tuple[str, bool]:
     """Return what to say about a failed request, and whether another try may succeed."""
     scheme = url.partition(":")[0]
     kind = type(error).__name__
+    line = (str(error).strip().splitlines() or [kind])[0]
     if isinstance(error, FileNotFoundError):
         return "no such object; copy it there, or correct the name", False
     absent = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
@@ -303,96 +318,81 @@ def _reason(url: str, error: Exception) -> tuple[str, bool]:
         return f"no credentials; {CREDENTIALS[scheme]}", False
     denied = kind == "ClientAuthenticationError" or re.search(DENIED, str(error))
     if denied or isinstance(error, PermissionError):
-        return f"access is denied ({_first_line(error)}); {CREDENTIALS[scheme]}", False
+        return f"access is denied ({line}); {CREDENTIALS[scheme]}", False
     if isinstance(error, TimeoutError) or "Timeout" in kind:
         return f"no answer within {TIMEOUT_S} s", True
-    return f"cannot be read: {_first_line(error)}", scheme != "gs"  # gcsfs has tried six times
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
-    """Return a range of an object, from the cache if it is there; what is fetched goes into it."""
-    copy = _copy_of(url)
-    known = _AHEAD.pop((url, offset), None) or _cached(copy, offset, size, content)
-    if known is not None and content_hash(known) == content:
-        return known
-    data = _asked(url, "cat_file", start=offset, end=offset + size)
-    if content_hash(data) == content:
-        CACHE.keep(copy, offset, data)
-    return data
-
-
-def _cached(copy: Path, offset: int, size: int, content: int) -> bytes | None:
-    with suppress(OSError):  # no copy yet
-        # Not a cached descriptor: the copy may be deleted and created again
-        file = _Descriptor(str(copy))
-        data = os.pread(file.number, size, offset)
-        if len(data) == size and content_hash(data) == content:
-            return data
-    return None
+    return f"cannot be read: {line}", scheme != "gs"  # gcsfs has tried six times
 
 
 def _copy_of(url: str) -> Path:
+    """Return the sparse copy of a shard."""
     name = hashlib.sha256(url.encode()).hexdigest()[:24]
     return cache_folder() / "shards" / "ranges" / f"{name}.tar"
 
 
-class _Cache:
-    """The sparse copies on disk, limited to `GUIE_SHARD_CACHE_GB`; the oldest are deleted first.
+def _cached(url: str, place: Range) -> bytes | None:
+    """Return a range from the cache, if it has the right bytes."""
+    with suppress(OSError), _copy_of(url).open("rb") as file:
+        data = os.pread(file.fileno(), place.size, place.offset)
+        if content_hash(data) == place.content:
+            return data
+    return None
+
+
+def _keep(url: str, place: Range, data: bytes) -> None:
+    """Write a range into the cache, limited to `GUIE_SHARD_CACHE_GB`; the oldest copies are deleted first.
 
     Each process looks at the whole after it has written a sixteenth of the limit, so the cache may exceed
     the limit by so much for each process. A full disk turns it off, with one line.
     """
-
-    def __init__(self) -> None:
-        self.off = False
-        self.written_bytes: float = float("inf")  # look before the first write
-
-    def keep(self, copy: Path, offset: int, data: bytes) -> None:
-        limit_bytes = cache_limit_bytes()
-        if self.off or limit_bytes == 0:
-            return
-        try:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if self.written_bytes >= limit_bytes / 16:
-                self._shrink(copy.parent, limit_bytes)
-                self.written_bytes = 0
-            file = os.open(copy, os.O_WRONLY | os.O_CREAT, 0o644)
-            try:
-                if os.pwrite(file, data, offset) < len(data):
-                    os.pwrite(file, data, offset)  # says why
-            finally:
-                os.close(file)
-            self.written_bytes += len(data) + BLOCK_BYTES
-        except OSError as error:
-            self.off = True
-            why = DISK_FULL.get(error.errno or 0, error.strerror)
-            print(
-                f"{copy.parent}: {why}; shards are read without their cache from here on",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def _shrink(self, folder: Path, limit_bytes: float) -> None:
-        copies = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # another process deleted it
-                    state = entry.stat()
-                    copies.append((state.st_mtime_ns, state.st_blocks * 512, entry.path))
-        held = sum(size for _, size, _ in copies)
-        for _, size, path in sorted(copies):
-            if held <= limit_bytes * 15 / 16:
-                break
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            held -= size
+    copy, limit_bytes = _copy_of(url), cache_limit_bytes()
+    if CACHE.off or limit_bytes == 0 or content_hash(data) != place.content:
+        return
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if CACHE.written_bytes >= limit_bytes / 16:
+            _shrink(copy.parent, limit_bytes * 15 / 16)
+            CACHE.written_bytes = 0
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+            if os.pwrite(file.fileno(), data, place.offset) < len(data):
+                os.pwrite(file.fileno(), data, place.offset)  # raises the cause
+        CACHE.written_bytes += len(data) + BLOCK_BYTES
+    except OSError as error:
+        CACHE.off = True
+        why = DISK_FULL.get(error.errno or 0, error.strerror)
+        print(
+            f"{copy.parent}: {why}; shards are read without their cache from here on",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
-CACHE = _Cache()
+@dataclass
+class CacheState:
+    """Of this process: whether a full disk turned the cache off, and what was written since `_shrink`."""
+
+    off: bool = False
+    written_bytes: float = float("inf")  # look before the first write
+
+
+CACHE = CacheState()
+
+
+def _shrink(folder: Path, limit_bytes: float) -> None:
+    """Delete the oldest copies until the others have at most so many bytes."""
+    copies = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another process deleted it
+                state = entry.stat()
+                copies.append((state.st_mtime_ns, state.st_blocks * 512, entry.path))
+    held = sum(size for _, size, _ in copies)
+    for _, size, path in sorted(copies):
+        if held <= limit_bytes:
+            break
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        held -= size
 
 
 def cache_limit_bytes() -> float:

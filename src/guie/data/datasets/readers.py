@@ -1,10 +1,16 @@
-"""Turn lists, or the names of files, into rows as a layout says: the readers that most declarations name."""
+"""The readers that most declarations name: turn lists, or the names of files, into rows as a layout says.
+
+Below them are the parsers of tables, words, pairs, JSON and MATLAB files. An error names file and line.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -12,18 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.io import loadmat
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, why_unreadable
 from guie.base.seeds import seeded_draws
-from guie.data.datasets.parsing import (
-    prefixed,
-    read_columns,
-    read_mat,
-    read_pairs,
-    read_words,
-    refuse_others,
-    whole_numbers,
-)
 from guie.data.manifest.companions import Companions
 from guie.data.names import IMAGE_SUFFIXES
 
@@ -51,6 +49,7 @@ class Layout:
         optional: splits whose list may be absent.
         form: a table with a header; words, separated by spaces; pairs, split at the first separator;
             variables of a MATLAB file.
+        images: columns with an image each, and its role outside train. A row becomes one for each image.
         join: a second list, and its columns.
         replace: by column, a regular expression and its replacement.
         parse: by column, a regular expression, whose named groups are further columns.
@@ -75,6 +74,7 @@ class Layout:
     columns: Sequence[str] = ()
     separator: str = ","
     skip: int = 0
+    images: Mapping[str, str] = field(default_factory=dict)
     join: Mapping[str, Sequence[str]] = field(default_factory=dict)
     replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     parse: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,9 @@ def read_lists(folder: Path, files: frozenset[str], layout: Layout, **options: A
     """Return rows in the order of the lists. Raises UserError naming the list and the line."""
     parts = []
     for split, names in layout.lists.items():
-        paths = _found(folder, [names] if isinstance(names, str) else names)
+        names = [names] if isinstance(names, str) else names
+        found = filter(None, (sorted(folder.glob(name)) for name in names))
+        paths = next(found, [folder / names[0]])  # if none exists, reading it says so
         if split in layout.optional and not paths[0].is_file():
             continue
         part = pd.concat([_read(path, layout) for path in paths], ignore_index=True)
@@ -119,12 +121,6 @@ def read_names(folder: Path, files: frozenset[str], layout: Layout, **options: A
     return _rows(table, files, layout, options)
 
 
-def _found(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return the lists of the first name that has any; the first name if none has."""
-    several = (sorted(folder.glob(name)) for name in names)
-    return next(filter(None, several), [folder / names[0]])
-
-
 def _read(path: Path, layout: Layout) -> pd.DataFrame:
     """Return the columns of one list."""
     skip = layout.skip
@@ -140,6 +136,9 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
         path = path.with_name(name)
         table = table.merge(read_words(path, columns))
     table["number"] = range(1, len(table) + 1)
+    if layout.images:
+        sides = [table.assign(path=table[name], role=role) for name, role in layout.images.items()]
+        table = pd.concat(sides)  # with the index that says a row's place in the list
     for column, (old, new) in layout.replace.items():
         table[column] = table[column].str.replace(old, new, regex=True)
     for column, pattern in layout.parse.items():
@@ -147,8 +146,8 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
         if (odd := found.isna().any(axis=1).to_numpy()).any():
             row = int(odd.argmax())
             raise UserError(
-                f"{path}:{row + 1 + skip}: {column} {table[column].iloc[row]!r} is not of the form"
-                f" {pattern}"
+                f"{path}:{table.index[row] + 1 + skip}: {column} {table[column].iloc[row]!r} is not of the"
+                f" form {pattern}"
             )
         table[found.columns] = found
     for column in layout.numbers:
@@ -181,6 +180,8 @@ def _rows(
             for part in zip(*meanings.values(), strict=True)
         )
         role = roles[0] if roles else None
+    if layout.images:
+        role = table["role"].mask(split == "train", "train")
     for column, last in layout.train_up_to.items():
         trained = table[column] <= last
     if layout.train_half:
@@ -241,3 +242,132 @@ def plain_name(path: str) -> str:
     """Return a path in NFC, with `#U4e2d`, as some versions of unzip write it, decoded to its letter."""
     unescaped = re.sub(r"#U([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), path)
     return unicodedata.normalize("NFC", unescaped)
+
+
+def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
+    """Read columns of words separated by spaces, without a header, as text.
+
+    The first `skip` lines, such as a count and a header, are ignored. Raises UserError.
+    """
+    how = {"header": None, "names": list(columns), "skiprows": skip, "quoting": csv.QUOTE_NONE}
+    table = _table(path, r"\s+", **how)
+    if (short := table.iloc[:, -1] == "").any():
+        line = int(short.to_numpy().argmax()) + 1 + skip
+        raise UserError(f"{path}:{line}: expected {len(columns)} columns: {', '.join(columns)}")
+    return table
+
+
+def read_pairs(path: Path, columns: Sequence[str], separator: str = " ") -> pd.DataFrame:
+    """Read two columns split at the first separator; the second may contain more separators."""
+    lines = pd.Series(read_lines(path), dtype=str)
+    parts = lines[lines.str.strip() != ""].str.partition(separator)
+    for line in parts.index[parts[1] == ""]:
+        raise UserError(f"{path}:{line + 1}: expected {columns[0]}{separator}{columns[1]}")
+    return parts[[0, 2]].set_axis(list(columns), axis=1).apply(lambda column: column.str.strip())
+
+
+def read_columns(path: Path, columns: Iterable[str], separator: str = ",") -> pd.DataFrame:
+    """Read the named columns of a table with a header as text. Raises UserError if one is missing."""
+    table = _table(path, separator, header=0)
+    if missing := [name for name in columns if name not in table.columns]:
+        raise UserError(
+            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, table.columns))}"
+        )
+    return table[list(columns)]
+
+
+def read_records(path: Path, keys: Sequence[str]) -> pd.DataFrame:
+    """Read a JSON list of objects as a table of `keys`; absent keys become missing values."""
+    try:
+        records = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    if not isinstance(records, list) or not all(isinstance(entry, dict) for entry in records):
+        raise UserError(f"{path}: expected a list of objects with {', '.join(keys)}")
+    # object: in a column with missing values, 12 must not become 12.0
+    return pd.DataFrame(records, dtype=object).reindex(columns=list(keys))
+
+
+def read_mat(path: Path, key: str, fields: Sequence[str] = ()) -> Any:
+    """Read one array of a MATLAB file, of at least one dimension, with `fields`. Raises UserError."""
+    _require(path)
+    try:
+        array = np.atleast_1d(loadmat(path, squeeze_me=True, variable_names=[key])[key])
+    except KeyError:
+        raise UserError(f"{path}: has no variable {key!r}") from None
+    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+        raise UserError(f"{path}: not a readable MATLAB file: {error}") from None
+    if missing := sorted(set(fields) - set(array.dtype.names or ())):
+        raise UserError(f"{path}: {key!r} has no field {', '.join(missing)}")
+    return array
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read lines without line breaks. Raises UserError."""
+    return _text(path).splitlines()
+
+
+def whole_numbers(column: pd.Series, path: Path) -> pd.Series:
+    """Convert a text column to whole numbers. Raises UserError naming the first invalid value."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    if (wrong := numbers.isna() | (numbers % 1 != 0)).any():
+        raise UserError(f"{path}: {column.name}: {column[wrong].iloc[0]!r} is not a whole number")
+    return numbers.astype(int)
+
+
+def refuse_others(path: Path, column: pd.Series, allowed: Collection[str], skip: int) -> None:
+    """Raise UserError naming the line of the first value that is not allowed, after `skip` lines."""
+    if (unknown := ~column.isin(list(allowed)).to_numpy()).any():
+        row = int(unknown.argmax())
+        raise UserError(
+            f"{path}:{row + 1 + skip}: {column.name} {column.iloc[row]!r}; allowed are"
+            f" {', '.join(allowed)}"
+        )
+
+
+def first_present(folder: Path, names: Sequence[str]) -> Path:
+    """Return the first existing path among `names`; the first name if none exists."""
+    return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
+
+
+def prefixed(paths: pd.Series, files: frozenset[str], prefixes: Sequence[str]) -> pd.Series:
+    """Add to `paths` the one of `prefixes` under which most of them exist.
+
+    Downloads wrap the images in different folders, while the lists name paths inside them.
+    """
+    some = paths.drop_duplicates().iloc[:2000]
+    best = max(prefixes, key=lambda prefix: sum(prefix + path in files for path in some))
+    return best + paths
+
+
+def _table(path: Path, separator: str, **how: Any) -> pd.DataFrame:
+    """Read a table as text."""
+    _require(path)
+    how = {"dtype": str, "keep_default_na": False, "index_col": False, **how}
+    try:
+        with warnings.catch_warnings():
+            # pandas drops the words of a too long first line with only this warning
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(path, sep=separator, encoding="utf-8-sig", **how).fillna("")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; download the file again") from None
+    except pd.errors.EmptyDataError:
+        table = pd.DataFrame()
+    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a table: {str(error).strip()}") from None
+    if table.empty:
+        raise UserError(f"{path}: empty; download the file again")
+    return table
+
+
+def _text(path: Path) -> str:
+    _require(path)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; download the file again") from None
+
+
+def _require(path: Path) -> None:
+    if why := why_unreadable(path):
+        raise UserError(f"{why}; it is part of the data set's download")

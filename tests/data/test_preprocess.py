@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision import transforms
 
 from guie.data.images import open_as_host
-from guie.models.preprocess import Preprocess
+from guie.data.preprocess import Preprocess
 
 FITS = ("squash", "pad", "crop")
 SIZE_PX = 32

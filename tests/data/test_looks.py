@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.ensemble import ViewConfig
-from guie.models.preprocess import Inputs, Preprocess, ViewSpec
+from guie.data.preprocess import Inputs, Preprocess, ViewSpec
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
