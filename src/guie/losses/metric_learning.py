@@ -74,8 +74,9 @@ def build(config: PairConfig | ProxyConfig, classes: int, dim: int) -> Built:
             # Negatives beyond boundary + margin have no gradient, so they are not drawn
             return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=beta + margin)
         case MultiSimilarityConfig():  # Wang et al., Multi-Similarity Loss, CVPR 2019
-            scales = config.positive_scale, config.negative_scale
-            loss = losses.MultiSimilarityLoss(*scales, config.base_cos)
+            loss = losses.MultiSimilarityLoss(
+                config.positive_scale, config.negative_scale, config.base_cos
+            )
             if config.miner == "distance_weighted":  # as in PUMA's losses.py:34-35
                 return loss, miners.DistanceWeightedMiner()
             return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)

@@ -34,7 +34,7 @@ from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.embedder import Embedder, build_preprocess
 from guie.models.preprocess import Preprocess
-from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
+from guie.models.weights import ImageSize, frozen_names, keep_frozen
 from guie.rows.embedding import Check, embed_files, raise_fault
 from guie.training.checkpoint import without_frozen
 from guie.training.frozen import (
@@ -271,9 +271,8 @@ class Stage:
         frozen = gathered(run.accelerator, {name: state[name] for name in names})
         if not run.accelerator.is_main_process:
             return None
-        size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
-        base = PretrainedBase(run.config.base, size_px, stride_px) if run.config.base else None
-        return keep_frozen(run.folder, frozen, base)
+        size = ImageSize(embedder.backbone.size_px, embedder.backbone.stride_px)
+        return keep_frozen(run.folder, frozen, run.config.base, size)
 
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""

@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.model import LoraConfig
 from guie.models.adapters.bottleneck import Gate
-from guie.models.backbones.structure import Block, VitStructure
+from guie.models.backbones.base import Block, VitStructure
 
 QKV = ("q", "k", "v")
 
