@@ -37,7 +37,7 @@ MOST = 4.0  # squared distance between two unit vectors
 def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Module:
     """Return the configured relation to one teacher, and its memory; not `Logits`.
 
-    It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T), and
+    It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T). It
     returns a scalar, 0 if there are too few images; `Matching` one per image. The teacher gets no gradient.
 
     Args:

@@ -84,8 +84,8 @@ class Standard(HostCounters):
 def hadamard(size: int) -> np.ndarray:
     """Return a matrix (size, size) of +1 and -1 with orthogonal rows.
 
-    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3), which covers
-    192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError for other sizes that it lacks.
+    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3). It covers 192,
+    384, 768, 1024, 1152, 1280 and 1536. Raises UserError for other sizes that it lacks.
     """
     doublings, odd = 0, size
     while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:

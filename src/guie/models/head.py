@@ -16,9 +16,9 @@ SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
 class Reduction(nn.Module):
     """An affine map of the embedding, such as PCA on images of all domains (the challenge's 6th place).
 
-    The embedder normalises the result to unit length again, because the challenge ranks by Euclidean
-    distance, which orders as the cosine does only between unit vectors. Until its buffers are loaded it
-    keeps the first R dimensions. Shapes: B images, D dimensions before, R after.
+    The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance, which
+    orders as the cosine does only between unit vectors. Until its buffers are loaded it keeps the first R
+    dimensions. Shapes: B images, D dimensions before, R after.
     """
 
     def __init__(self, dim: int, reduced_dim: int):

@@ -279,8 +279,8 @@ def composed(
 def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
     """Keep the first numbers of a model's embedding, by fewer rows of its last Linear.
 
-    Raises UserError for an ensemble, a model without a head of more numbers, and a head of several parts or
-    with a reduction, whose numbers have no such order.
+    Raises UserError for an ensemble, and a model without a head of more numbers. Numbers of a head of several
+    parts, or with a reduction, have no such order: these are refused, too.
     """
     part, embedder = model.alone("reduce it by compose.py")
     head = part.model.head

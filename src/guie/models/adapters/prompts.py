@@ -22,7 +22,7 @@ from guie.models.backbones.base import VitStructure
 class Prompts(nn.Module):
     """Insert a subclass's `tokens_BLD` into the sequence.
 
-    Attributes: `orthogonality`, the weight of `penalty` in the loss.
+    Attributes: `orthogonality`, the weight in the loss of a subclass's `penalty`.
     """
 
     orthogonality: float = 0.0
@@ -37,10 +37,6 @@ class Prompts(nn.Module):
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
         """Return the prompt of each image."""
         raise NotImplementedError
-
-    def penalty(self) -> Tensor:
-        """Return the loss term that `orthogonality` weighs; 0 unless a subclass has one."""
-        return torch.zeros(())
 
     def _put_in(self, module: nn.Module, args: Any, z_BND: Tensor) -> Tensor:
         prompt_BLD = self.tokens_BLD(z_BND).to(z_BND.dtype)
