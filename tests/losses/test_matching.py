@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.distillation import DimensionConfig, PhiSConfig
-from guie.losses.matching import Standard, dropped, hadamard, mean_of
+from guie.losses.matching import Standardiser, dropped, hadamard, mean_of
 from student_and_teacher import DIM, TEACHER, built, unit
 
 
@@ -21,7 +21,7 @@ from student_and_teacher import DIM, TEACHER, built, unit
 def test_a_standard_makes_mean_0_and_deviation_1(config) -> None:
     torch.manual_seed(0)
     feat = torch.randn(4000, 12) @ torch.randn(12, 12) * torch.logspace(-2, 1, 12) + 3
-    one = Standard(12, config)
+    one = Standardiser(12, config)
     for part in feat.chunk(4):
         assert not one.settled
         one.measure(part)
@@ -36,7 +36,7 @@ def test_a_standard_makes_mean_0_and_deviation_1(config) -> None:
 
 
 def test_a_batch_without_an_image_of_the_teacher_is_not_measured() -> None:
-    one = Standard(3, DimensionConfig(steps=1))
+    one = Standardiser(3, DimensionConfig(steps=1))
     one.measure(torch.zeros(0, 3))
     assert not one.settled
     one.measure(torch.randn(9, 3))
@@ -59,7 +59,7 @@ def test_hadamard_matrices_stay_as_they_are() -> None:
 
 def test_a_size_without_a_known_matrix_is_told() -> None:
     with pytest.raises(UserError, match="has no Hadamard matrix of 7 rows"):
-        Standard(7, PhiSConfig(name="phi_s"))
+        Standardiser(7, PhiSConfig(name="phi_s"))
 
 
 def test_matching_waits_until_the_teacher_is_measured() -> None:

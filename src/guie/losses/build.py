@@ -38,9 +38,9 @@ def build_loss(
             embedding cannot be the logits.
     """
     if isinstance(config, PairConfig | ProxyConfig):
-        from guie.losses.metric_learning import PeerLoss  # takes a second to import
+        from guie.losses.metric_learning import MetricLearningLoss  # takes a second to import
 
-        return PeerLoss(config, len(sizes), dim)
+        return MetricLearningLoss(config, len(sizes), dim)
     if isinstance(config, CustomLossConfig):
         return build_custom(config, dim, sizes, domains)
     if isinstance(config, LinearSoftmaxConfig):

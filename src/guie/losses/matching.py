@@ -17,7 +17,7 @@ from guie.losses.base import HostCounters, on_device_of, rows_of
 LEAST = 1e-12  # lower bound of a variance
 
 
-class Standard(HostCounters):
+class Standardiser(HostCounters):
     """Measure features for some steps, then standardise them by the measured statistics.
 
     dimension: divide each dimension by its standard deviation (UNIC uses running ones).
@@ -128,7 +128,7 @@ class Matching(nn.Module):
             layers += [nn.Linear(inputs, outputs), nn.GELU()]
         self.head = nn.Sequential(*layers[:-1])
         wanted = config.standardise
-        self.standard = Standard(teacher_dim, wanted) if wanted else None
+        self.standard = Standardiser(teacher_dim, wanted) if wanted else None
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return .5 (1 - cosine) + .5 smooth l1 per image, (N,); 0 while measuring the teacher."""

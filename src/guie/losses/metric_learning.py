@@ -101,7 +101,7 @@ def build(config: PairConfig | ProxyConfig, classes: int, dim: int) -> Built:
     return loss, None
 
 
-class PeerLoss(InBatchLoss):
+class MetricLearningLoss(InBatchLoss):
     """A loss of pytorch-metric-learning, with its proxies, its miner and its memory.
 
     The memory (Wang et al., Cross-Batch Memory, CVPR 2020) holds the newest embeddings of all
