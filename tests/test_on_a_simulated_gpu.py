@@ -26,7 +26,7 @@ from guie.data.manifest import load_manifest
 from guie.evaluation.opened import load_embedding_model, prompt_weights
 from guie.evaluation.text import TextEncoder
 from guie.losses.build import build_loss
-from guie.losses.metric_learning import PeerLoss
+from guie.losses.metric_learning import MetricLearningLoss
 from guie.models import open_model
 from guie.rows.embedding import OnDevices, embed_files
 from runs_of_every_task import ADAPTED, MODELS, RUNS, Material, material_of, within_steps, written
@@ -155,7 +155,7 @@ def test_no_loss_mixes_devices_or_waits(gpu: SimulatedGPU, loss: dict[str, Any])
     waited = places(gpu.waits[before:])
     value.backward()
     assert emb_BD.grad.device == CUDA
-    assert waited == ({LIBRARY} if isinstance(criterion, PeerLoss) else set())
+    assert waited == ({LIBRARY} if isinstance(criterion, MetricLearningLoss) else set())
 
 
 # ---------------------------------------------------------------- training

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.config.losses import LossConfig
+from guie.config.losses import HyperbolicConfig, LossConfig
 from guie.losses.build import build_loss
+from guie.losses.in_batch import hyperbolic, hyperbolic_distances
 
 CLASSES, DIM = 5, 6
 LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent
@@ -194,9 +195,10 @@ def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:
     """The authors' layout: rows i of two matrices are a pair, all other rows are negatives."""
     torch.manual_seed(5)
     first, second = (functional.normalize(torch.randn(7, DIM), dim=-1) for _ in range(2))
-    loss = built(name="hyperbolic", temperature=0.3)
-    value, _ = loss(torch.cat([first, second]), torch.arange(7).repeat(2))
-    near = -loss.distances(torch.cat([first, second])) / 0.3
+    config = HyperbolicConfig(name="hyperbolic", temperature=0.3)
+    both = torch.cat([first, second])
+    value = hyperbolic(config, both, torch.arange(7).repeat(2))
+    near = -hyperbolic_distances(config, both) / 0.3
     near.fill_diagonal_(-torch.inf)
     pair = torch.cat([torch.arange(7) + 7, torch.arange(7)])
     torch.testing.assert_close(value, functional.cross_entropy(near, pair))

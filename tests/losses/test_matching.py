@@ -8,15 +8,20 @@ import torch
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.losses.matching import ByDimension, PhiS, dropped, hadamard, mean_of
+from guie.config.distillation import DimensionConfig, PhiSConfig
+from guie.losses.matching import Standardiser, dropped, hadamard, mean_of
 from student_and_teacher import DIM, TEACHER, built, unit
 
 
-@pytest.mark.parametrize("kind", [ByDimension, PhiS])
-def test_a_standard_makes_mean_0_and_deviation_1(kind) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [DimensionConfig(steps=4), PhiSConfig(name="phi_s", steps=4)],
+    ids=["dimension", "phi_s"],
+)
+def test_a_standard_makes_mean_0_and_deviation_1(config) -> None:
     torch.manual_seed(0)
     feat = torch.randn(4000, 12) @ torch.randn(12, 12) * torch.logspace(-2, 1, 12) + 3
-    one = kind(12, steps=4)
+    one = Standardiser(12, config)
     for part in feat.chunk(4):
         assert not one.settled
         one.measure(part)
@@ -25,13 +30,13 @@ def test_a_standard_makes_mean_0_and_deviation_1(kind) -> None:
     mapped = one(feat)
     torch.testing.assert_close(mapped.mean(0), torch.zeros(12), atol=1e-3, rtol=0)
     torch.testing.assert_close(mapped.var(0, correction=0), torch.ones(12), atol=1e-2, rtol=0)
-    if kind is PhiS:  # turned and scaled by one number: distances keep their proportions
+    if one.rotates:  # turned and scaled by one number: distances keep their proportions
         apart = torch.pdist(feat[:20]) / torch.pdist(mapped[:20])
         torch.testing.assert_close(apart, apart[:1].expand_as(apart), rtol=1e-3, atol=0)
 
 
 def test_a_batch_without_an_image_of_the_teacher_is_not_measured() -> None:
-    one = ByDimension(3, steps=1)
+    one = Standardiser(3, DimensionConfig(steps=1))
     one.measure(torch.zeros(0, 3))
     assert not one.settled
     one.measure(torch.randn(9, 3))
@@ -54,7 +59,7 @@ def test_hadamard_matrices_stay_as_they_are() -> None:
 
 def test_a_size_without_a_known_matrix_is_told() -> None:
     with pytest.raises(UserError, match="has no Hadamard matrix of 7 rows"):
-        PhiS(7, 10)
+        Standardiser(7, PhiSConfig(name="phi_s"))
 
 
 def test_matching_waits_until_the_teacher_is_measured() -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_models import TINY_CLIP, TINY_VIT, model_config
 from torch import nn
@@ -23,13 +24,7 @@ from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.loading import NoRandomNumbers
-from guie.models.weights import (
-    ImageSize,
-    WeightsMetadata,
-    read_metadata,
-    save_model,
-    save_weights,
-)
+from guie.models.weights import WeightsMetadata, read_metadata, save_model, save_weights
 from guie.rows.embedding import embed_files
 
 
@@ -79,12 +74,12 @@ def test_a_saved_run_loads_at_its_last_size_and_stride(
 
 
 def test_metadata_are_read_as_they_were_written(tmp_path: Path) -> None:
-    for size, frozen in ((ImageSize(64), None), (ImageSize(62, 6), "frozen-01.safetensors")):
-        metadata = WeightsMetadata(size, frozen)
-        save_weights({"a": torch.ones(1)}, tmp_path / "w.safetensors", metadata)
-        assert read_metadata(tmp_path / "w.safetensors") == metadata
-    written = '{"size_px": 64, "stride_px": null, "frozen": null}'
-    assert WeightsMetadata(ImageSize(64)).as_text() == written
+    file = tmp_path / "w.safetensors"
+    for metadata in (WeightsMetadata(62, 6, "frozen-01.safetensors"), WeightsMetadata(64)):
+        save_weights({"a": torch.ones(1)}, file, metadata)
+        assert read_metadata(file) == metadata
+    with safe_open(file, "pt") as stored:
+        assert stored.metadata() == {"guie": '{"size_px": 64, "stride_px": null, "frozen": null}'}
 
 
 @pytest.mark.parametrize("source", ["run", "library"])
@@ -195,8 +190,7 @@ def test_a_reduction_is_saved_with_the_run(tmp_path: Path) -> None:
     save_run(tmp_path, model, 32)
     file = tmp_path / "model.safetensors"
     fitted = {"reduction.mean_D": torch.randn(16), "reduction.weight_DR": torch.randn(16, 4)}
-    metadata = {"guie": WeightsMetadata(ImageSize(32)).as_text()}
-    save_file(load_file(file) | fitted, file, metadata=metadata)
+    save_weights(load_file(file) | fitted, file, WeightsMetadata(32))
     loaded = open_model(tmp_path).embedder
     assert loaded.dim == 4 and torch.equal(loaded.reduction.mean_D, fitted["reduction.mean_D"])
 

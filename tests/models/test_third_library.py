@@ -22,8 +22,7 @@ from guie.config.model import LIBRARIES, BackboneConfig
 from guie.export.hub import write_hub_folder
 from guie.models import open_model
 from guie.models.backbones import Backbone, build_backbone, register
-from guie.models.backbones.base import BACKBONES, grid_side
-from guie.models.backbones.structure import Block, Branch, VitStructure
+from guie.models.backbones.base import BACKBONES, Block, Branch, VitStructure, grid_side
 
 
 class TorchvisionVit(Backbone):

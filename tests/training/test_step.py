@@ -14,7 +14,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.losses import MultiSimilarityConfig
 from guie.data.dataset import Batch
-from guie.losses.metric_learning import PeerLoss
+from guie.losses.metric_learning import MetricLearningLoss
 from guie.training.checkpoint import TrainState
 from guie.training.step import (
     LossWatch,
@@ -162,7 +162,7 @@ class Remembering(Toy):
     def __init__(self):
         super().__init__()
         config = MultiSimilarityConfig(name="multi_similarity", memory=32)
-        self.loss, self.norm = PeerLoss(config, 4, 3), nn.BatchNorm1d(3)
+        self.loss, self.norm = MetricLearningLoss(config, 4, 3), nn.BatchNorm1d(3)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         emb_BD = nn.functional.normalize(self.norm(batch.images_BCHW) + self.linear.weight)

@@ -16,7 +16,7 @@ from guie.config.losses import (
 )
 from guie.losses.base import Criterion
 from guie.losses.custom import build_custom
-from guie.losses.in_batch import IN_BATCH
+from guie.losses.in_batch import OwnInBatchLoss
 from guie.losses.linear_softmax import LinearSoftmax
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import RULES
@@ -38,15 +38,15 @@ def build_loss(
             embedding cannot be the logits.
     """
     if isinstance(config, PairConfig | ProxyConfig):
-        from guie.losses.metric_learning import PeerLoss  # takes a second to import
+        from guie.losses.metric_learning import MetricLearningLoss  # takes a second to import
 
-        return PeerLoss(config, len(sizes), dim)
+        return MetricLearningLoss(config, len(sizes), dim)
     if isinstance(config, CustomLossConfig):
         return build_custom(config, dim, sizes, domains)
     if isinstance(config, LinearSoftmaxConfig):
         return LinearSoftmax(config, len(sizes), dim)
     if isinstance(config, OwnInBatchConfig):
-        return IN_BATCH[type(config)](config)
+        return OwnInBatchLoss(config)
     rule = (
         build_custom(config, dim, sizes, domains)
         if isinstance(config, CustomRuleConfig)

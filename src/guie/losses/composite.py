@@ -29,8 +29,7 @@ class NestedLoss(Criterion):
     Args:
         config: the loss of each width.
         widths: numbers of each nested embedding, rising, the whole one (D) last.
-        sizes: training images of every class, by id.
-        domains: domain of every class, by id.
+        sizes, domains: as of `build_loss`.
     """
 
     def __init__(
@@ -67,8 +66,7 @@ class MetaclassLoss(Criterion):
         groups: number of groups, first member and seed.
         dim: D.
         members: L, which split the embedding into equal parts.
-        sizes: training images of every class, by id.
-        domains: domain of every class, by id.
+        sizes, domains: as of `build_loss`.
 
     Raises UserError if there are more groups than classes, or fewer than domains that have their own.
     """
@@ -97,12 +95,10 @@ class MetaclassLoss(Criterion):
         group_LC = np.stack([partition(apart, groups.count, (groups.seed, n)) for n in numbers])
         self.group_LC = torch.from_numpy(group_LC)  # on the CPU, like labels
         alike = ["all"] * groups.count  # one softmax over the groups of all domains
-        self.members = nn.ModuleList(
-            build_loss(
-                config, dim // members, np.bincount(own_C, sizes).astype(int).tolist(), alike
-            )
-            for own_C in group_LC
-        )
+        self.members = nn.ModuleList()
+        for own_C in group_LC:
+            images = np.bincount(own_C, sizes).astype(int).tolist()  # of each group
+            self.members.append(build_loss(config, dim // members, images, alike))
 
     def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
         """Return the mean loss over members and their mean logs, for unit-length embeddings and class ids."""

@@ -66,8 +66,8 @@ def custom_class(config: CustomConfig) -> tuple[type[nn.Module], dict[str, Any]]
     try:
         model = _settings_model(kind)
     except Exception as error:  # a name that is not defined, a type that is none
-        said = str(error).partition("\n")[0]
-        raise UserError(f"{source}: its arguments cannot be settings: {said}") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{source}: its arguments cannot be settings: {reason}") from None
     checked = validated(Values.of(config.settings, f"{source}: settings"), model)
     return kind, {name: getattr(checked, name) for name in model.model_fields}
 

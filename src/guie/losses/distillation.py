@@ -25,11 +25,19 @@ from guie.losses.base import HostCounters, rows_of
 from guie.losses.margin_softmax import cosines
 from guie.losses.matching import Matching
 
+SHORTEST = 1e-12  # lower bound of a mean distance or an edge
+# Least bandwidth by perplexity, as a distance between unit vectors, and least deviation of cosines. Of more
+# duplicates than the perplexity no bandwidth is enough: it would go to 0, and the loss to 1e11.
+NARROWEST = 0.01
+# Of the bandwidth search: finds log2 of the precision to 80 / 2 ** 30, below float32 resolution
+RANGE, HALVINGS = 40, 30
+MOST = 4.0  # squared distance between two unit vectors
+
 
 def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Module:
     """Return the configured relation to one teacher, and its memory; not `Logits`.
 
-    It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T), and
+    It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T). It
     returns a scalar, 0 if there are too few images; `Matching` one per image. The teacher gets no gradient.
 
     Args:
@@ -45,12 +53,6 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
     return Similarity(config.balanced)
 
 
-SHORTEST = 1e-12  # lower bound of a mean distance or an edge
-# Least bandwidth by perplexity, as a distance between unit vectors, and least deviation of cosines. Of more
-# duplicates than the perplexity no bandwidth is enough: it would go to 0, and the loss to 1e11.
-NARROWEST = 0.01
-
-
 class Rkd(nn.Module):
     """Relational knowledge distillation: mean penalty on differences of pairs, and of triples.
 
@@ -63,19 +65,15 @@ class Rkd(nn.Module):
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return the weighted sum of the two terms."""
-        total = student_ND.sum() * 0.0
-        if self.config.distance and len(student_ND) > 1:
-            term = self._apart(relative_distances(student_ND), relative_distances(teacher_NT))
-            total = total + self.config.distance * term
-        if self.config.angle and len(student_ND) > 2:
-            term = self._apart(cosines_of_angles(student_ND), cosines_of_angles(teacher_NT))
-            total = total + self.config.angle * term
+        config, total = self.config, student_ND.sum() * 0.0
+        penalty = functional.l1_loss if config.penalty == "l1" else functional.huber_loss
+        if config.distance and len(student_ND) > 1:
+            theirs = relative_distances(teacher_NT).detach()
+            total = total + config.distance * penalty(relative_distances(student_ND), theirs)
+        if config.angle and len(student_ND) > 2:
+            theirs = cosines_of_angles(teacher_NT).detach()
+            total = total + config.angle * penalty(cosines_of_angles(student_ND), theirs)
         return total
-
-    def _apart(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        if self.config.penalty == "l1":
-            return functional.l1_loss(ours, theirs.detach())
-        return functional.huber_loss(ours, theirs.detach())
 
 
 def relative_distances(emb_ND: Tensor) -> Tensor:
@@ -161,11 +159,6 @@ def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> 
     log_q_NC = (student_NC / temperature).log_softmax(1)
     log_p_NC = (teacher_NC.detach() / temperature).log_softmax(1)
     return functional.kl_div(log_q_NC, log_p_NC, reduction="batchmean", log_target=True)
-
-
-# Of the bandwidth search: finds log2 of the precision to 80 / 2 ** 30, below float32 resolution
-RANGE, HALVINGS = 40, 30
-MOST = 4.0  # squared distance between two unit vectors
 
 
 class Snd(nn.Module):

@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.config.losses import BatchAllConfig, ContrastiveLossConfig, HyperbolicConfig
+from guie.config.losses import (
+    BatchAllConfig,
+    ContrastiveLossConfig,
+    HyperbolicConfig,
+    OwnInBatchConfig,
+)
 from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of
 
-# Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite
-# slope at 0.
+# Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite slope at 0
 CLOSEST = 1e-7
 
 
@@ -35,93 +39,84 @@ class InBatchLoss(Criterion):
         raise NotImplementedError
 
 
-class BatchAllTriplet(InBatchLoss):
-    """Mean of softplus(d(a, p) - d(a, n)) over all triplets, d the squared Euclidean distance.
+class OwnInBatchLoss(InBatchLoss):
+    """One of the losses below, with the settings of its config."""
+
+    def __init__(self, config: OwnInBatchConfig):
+        super().__init__()
+        self.config = config
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        return IN_BATCH[type(self.config)](self.config, emb_BD, label_B)
+
+
+def batch_all_triplet(config: BatchAllConfig, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+    """Return the mean of softplus(d(a, p) - d(a, n)) over all triplets, d the squared Euclidean distance.
 
     Vo and Hays, Generalization in Metric Learning: Should the Embedding Layer be Embedding Layer?,
-    WACV 2019, section 4.4; the formula printed there has the opposite sign.
+    WACV 2019, section 4.4; the formula printed there has the opposite sign. Without a triplet it is 0.
     """
-
-    def __init__(self, config: BatchAllConfig):
-        super().__init__()
-        self.length = config.length
-
-    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss of one global batch; 0 if it has no triplet."""
-        anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
-        label_B = on_device_of(label_B, emb_BD)
-        negative_PB = label_B[anchor_P, None] != label_B
-        # All lengths are equal, so squared distances differ by twice the inner product.
-        near_BB = 2 * self.length**2 * (emb_BD @ emb_BD.T)
-        excess_PB = near_BB[anchor_P] - near_BB[anchor_P, positive_P][:, None]
-        total = torch.where(negative_PB, functional.softplus(excess_PB), 0.0).sum()
-        return total / negative_PB.sum().clamp(min=1)
+    anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
+    label_B = on_device_of(label_B, emb_BD)
+    negative_PB = label_B[anchor_P, None] != label_B
+    # All lengths are equal, so squared distances differ by twice the inner product.
+    near_BB = 2 * config.length**2 * (emb_BD @ emb_BD.T)
+    excess_PB = near_BB[anchor_P] - near_BB[anchor_P, positive_P][:, None]
+    total = torch.where(negative_PB, functional.softplus(excess_PB), 0.0).sum()
+    return total / negative_PB.sum().clamp(min=1)
 
 
-class Contrastive(InBatchLoss):
-    """Half the sum of two means: d of all positive pairs, margin - d of the negative pairs within the margin.
+def contrastive(config: ContrastiveLossConfig, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+    """Return half the sum of two means: d of positive pairs, margin - d of negative pairs within the margin.
 
     Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006, as in Vo and
-    Hays' nams.py:243-274: d is the squared Euclidean distance, where Hadsell et al. square the hinge.
+    Hays' nams.py:243-274: d is the squared Euclidean distance, where Hadsell et al. square the hinge. A
+    mean over no pairs is 0.
     """
-
-    def __init__(self, config: ContrastiveLossConfig):
-        super().__init__()
-        self.length, self.margin = config.length, config.margin
-
-    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss of one global batch; a mean over no pairs is 0."""
-        label_B = on_device_of(label_B, emb_BD)
-        same_BB = label_B[:, None] == label_B
-        far_BB = 2 * self.length**2 * (1 - emb_BD @ emb_BD.T)
-        near_BB = ~same_BB & (far_BB < self.margin)
-        same_BB = same_BB.fill_diagonal_(False)
-        pull = torch.where(same_BB, far_BB, 0.0).sum() / same_BB.sum().clamp(min=1)
-        push = torch.where(near_BB, self.margin - far_BB, 0.0).sum() / near_BB.sum().clamp(min=1)
-        return (pull + push) / 2
+    label_B = on_device_of(label_B, emb_BD)
+    same_BB = label_B[:, None] == label_B
+    far_BB = 2 * config.length**2 * (1 - emb_BD @ emb_BD.T)
+    near_BB = ~same_BB & (far_BB < config.margin)
+    same_BB = same_BB.fill_diagonal_(False)
+    pull = torch.where(same_BB, far_BB, 0.0).sum() / same_BB.sum().clamp(min=1)
+    push = torch.where(near_BB, config.margin - far_BB, 0.0).sum() / near_BB.sum().clamp(min=1)
+    return (pull + push) / 2
 
 
-class Hyperbolic(InBatchLoss):
-    """Cross-entropy of a positive against all negatives, on distances in the Poincare ball.
+def hyperbolic(config: HyperbolicConfig, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+    """Return the cross-entropy of a positive against all negatives, on distances in the Poincare ball.
 
-    Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as in PUMA's table. The
-    embedding, a direction, becomes a tangent vector of the clipping radius. The mean is over all
-    ordered pairs of one class. With two images per class, as in the paper, it is the paper's loss.
+    Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as in PUMA's table. The embedding, a
+    direction, becomes a tangent vector of the clipping radius. The mean is over all ordered pairs of one
+    class; with two images per class, as in the paper, it is the paper's loss. Without a pair it is 0.
     """
-
-    def __init__(self, config: HyperbolicConfig):
-        super().__init__()
-        self.curvature, self.radius = config.curvature, config.radius
-        self.temperature = config.temperature
-
-    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss of one global batch; 0 if no two images share a class."""
-        near_BB = -self.distances(emb_BD) / self.temperature
-        anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
-        label_B = on_device_of(label_B, emb_BD)
-        same_BB = label_B[:, None] == label_B
-        others_B = near_BB.masked_fill(same_BB, -torch.inf).logsumexp(1)
-        margin_P = near_BB[anchor_P, positive_P] - others_B[anchor_P]
-        return -functional.logsigmoid(margin_P).sum() / max(1, len(anchor_P))
-
-    def distances(self, emb_BD: Tensor) -> Tensor:
-        """Return geodesic distances (B, B) between embeddings mapped into the ball.
-
-        d(x, y) = arcosh(1 + 2 c |x - y|^2 / ((1 - c |x|^2) (1 - c |y|^2))) / sqrt(c); the exponential
-        map at the origin maps length r to length tanh(sqrt(c) r) / sqrt(c).
-        """
-        root = math.sqrt(self.curvature)
-        # sqrt(c) |x| = tanh, so c |x|^2 / (1 - c |x|^2)^2 = (sinh cosh)^2, and |x - y|^2 = 2 (1 - cos) |x|^2.
-        stretch = math.sinh(2 * root * self.radius) ** 2
-        rise_BB = (stretch * (1 - emb_BD @ emb_BD.T)).clamp(min=CLOSEST)
-        return torch.log1p(rise_BB + (rise_BB * (rise_BB + 2)).sqrt()) / root
+    near_BB = -hyperbolic_distances(config, emb_BD) / config.temperature
+    anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
+    label_B = on_device_of(label_B, emb_BD)
+    same_BB = label_B[:, None] == label_B
+    others_B = near_BB.masked_fill(same_BB, -torch.inf).logsumexp(1)
+    margin_P = near_BB[anchor_P, positive_P] - others_B[anchor_P]
+    return -functional.logsigmoid(margin_P).sum() / max(1, len(anchor_P))
 
 
-# A new loss needs its config, a class here, and a line here
-IN_BATCH: dict[type, Callable[[Any], InBatchLoss]] = {
-    BatchAllConfig: BatchAllTriplet,
-    ContrastiveLossConfig: Contrastive,
-    HyperbolicConfig: Hyperbolic,
+def hyperbolic_distances(config: HyperbolicConfig, emb_BD: Tensor) -> Tensor:
+    """Return geodesic distances (B, B) between embeddings mapped into the ball.
+
+    d(x, y) = arcosh(1 + 2 c |x - y|^2 / ((1 - c |x|^2) (1 - c |y|^2))) / sqrt(c); the exponential
+    map at the origin maps length r to length tanh(sqrt(c) r) / sqrt(c).
+    """
+    root = math.sqrt(config.curvature)
+    # sqrt(c) |x| = tanh, so c |x|^2 / (1 - c |x|^2)^2 = (sinh cosh)^2, and |x - y|^2 = 2 (1 - cos) |x|^2.
+    stretch = math.sinh(2 * root * config.radius) ** 2
+    rise_BB = (stretch * (1 - emb_BD @ emb_BD.T)).clamp(min=CLOSEST)
+    return torch.log1p(rise_BB + (rise_BB * (rise_BB + 2)).sqrt()) / root
+
+
+# A new loss needs its config, a function here, and a line here
+IN_BATCH: dict[type, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    BatchAllConfig: batch_all_triplet,
+    ContrastiveLossConfig: contrastive,
+    HyperbolicConfig: hyperbolic,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,25 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.config.distillation import DimensionConfig, MatchingConfig
+from guie.config.distillation import DimensionConfig, MatchingConfig, PhiSConfig
 from guie.losses.base import HostCounters, on_device_of, rows_of
 
 LEAST = 1e-12  # lower bound of a variance
 
 
-class Standard(HostCounters):
+class Standardiser(HostCounters):
     """Measure features for some steps, then standardise them by the measured statistics.
+
+    dimension: divide each dimension by its standard deviation (UNIC uses running ones).
+    phi_s: rotate by H U', so that all dimensions have equal variance, and divide by one number. U are the
+    eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their proportions
+    (Ranzinger et al., PHI-S: Distribution Balancing for Label-Free Multi-Teacher Distillation, 2024).
 
     Counters: `images` and `seen`, the images and batches that were measured.
 
     Args:
         dim: T, the feature dimension.
-        steps: the number of batches to measure.
+        config: how, and the number of batches to measure.
+
+    Raises UserError if `hadamard` has no matrix of this size.
     """
 
-    def __init__(self, dim: int, steps: int):
+    def __init__(self, dim: int, config: DimensionConfig | PhiSConfig):
         super().__init__("images", "seen")
-        self.steps = steps
+        self.steps, self.rotates = config.steps, isinstance(config, PhiSConfig)
+        if self.rotates:
+            hadamard(dim)  # raise before training
         self.images: Tensor
         self.sum_T: Tensor
         self.square_TT: Tensor
@@ -55,40 +65,17 @@ class Standard(HostCounters):
         if self.settled:
             mean_T = self.sum_T / self.images
             covariance_TT = self.square_TT / self.images - mean_T.outer(mean_T)
-            self.map_TT.copy_(self.mapping(covariance_TT))
+            self.map_TT.copy_(self._mapping(covariance_TT))
 
     def forward(self, feat_NT: Tensor) -> Tensor:
         """Standardise features (N, T)."""
         mean_T = (self.sum_T / self.images).to(feat_NT)
         return (feat_NT - mean_T) @ self.map_TT.T.to(feat_NT)
 
-    def mapping(self, covariance_TT: Tensor) -> Tensor:
+    def _mapping(self, covariance_TT: Tensor) -> Tensor:
         """Return the matrix (T, T) to multiply centred features by."""
-        raise NotImplementedError
-
-
-class ByDimension(Standard):
-    """Divide each dimension by its standard deviation (UNIC uses running ones)."""
-
-    def mapping(self, covariance_TT: Tensor) -> Tensor:
-        return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
-
-
-class PhiS(Standard):
-    """Rotate by H U', so that all dimensions have equal variance, and divide by one number.
-
-    Ranzinger et al., PHI-S: Distribution Balancing for Label-Free Multi-Teacher Distillation, 2024:
-    U are the eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their
-    proportions.
-
-    Raises UserError if `hadamard` has no matrix of this size.
-    """
-
-    def __init__(self, dim: int, steps: int):
-        super().__init__(dim, steps)
-        hadamard(dim)  # raise before training
-
-    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        if not self.rotates:
+            return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
         value_T, vector_TT = torch.linalg.eigh(covariance_TT)
         turn_TT = torch.from_numpy(hadamard(len(value_T))).to(covariance_TT) / len(value_T) ** 0.5
         return turn_TT @ vector_TT.T * value_T.mean().clamp(min=LEAST).rsqrt()
@@ -97,8 +84,8 @@ class PhiS(Standard):
 def hadamard(size: int) -> np.ndarray:
     """Return a matrix (size, size) of +1 and -1 with orthogonal rows.
 
-    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3), which covers
-    192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError for other sizes that it lacks.
+    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3). It covers 192,
+    384, 768, 1024, 1152, 1280 and 1536. Raises UserError for other sizes that it lacks.
     """
     doublings, odd = 0, size
     while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:
@@ -136,14 +123,12 @@ class Matching(nn.Module):
 
     def __init__(self, config: MatchingConfig, dim: int, teacher_dim: int):
         super().__init__()
-        widths = [dim, *config.hidden, teacher_dim]
         layers: list[nn.Module] = []
-        for wide, next_wide in zip(widths[:-1], widths[1:], strict=True):
-            layers += [nn.Linear(wide, next_wide), nn.GELU()]
+        for inputs, outputs in pairwise([dim, *config.hidden, teacher_dim]):
+            layers += [nn.Linear(inputs, outputs), nn.GELU()]
         self.head = nn.Sequential(*layers[:-1])
         wanted = config.standardise
-        kind = ByDimension if isinstance(wanted, DimensionConfig) else PhiS
-        self.standard = kind(teacher_dim, wanted.steps) if wanted else None
+        self.standard = Standardiser(teacher_dim, wanted) if wanted else None
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
         """Return .5 (1 - cosine) + .5 smooth l1 per image, (N,); 0 while measuring the teacher."""
@@ -186,11 +171,10 @@ def mean_of(apart: Sequence[Tensor], taught: Sequence[Tensor], drop: float) -> T
         taught: per teacher, a mask (N,) of its images; on the CPU if no device is to be waited for.
     """
     taught_NK = on_device_of(torch.stack(list(taught), 1), apart[0])
-    apart_NK = torch.zeros(taught_NK.shape, dtype=apart[0].dtype, device=taught_NK.device)
     columns = []
-    for number, own_N in enumerate(taught):
-        own_rows = on_device_of(rows_of(own_N), apart_NK)
-        columns.append(apart_NK[:, number].index_put((own_rows,), apart[number]))
+    for own_N, apart_n in zip(taught, apart, strict=True):
+        own_rows = on_device_of(rows_of(own_N), apart_n)
+        columns.append(apart_n.new_zeros(len(own_N)).index_put((own_rows,), apart_n))
     apart_NK = torch.stack(columns, 1)
     weight_NK = dropped(apart_NK, taught_NK, drop)
     return (weight_NK * apart_NK).sum() / taught_NK.any(1).sum().clamp(min=1)

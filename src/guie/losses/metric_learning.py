@@ -74,8 +74,9 @@ def build(config: PairConfig | ProxyConfig, classes: int, dim: int) -> Built:
             # Negatives beyond boundary + margin have no gradient, so they are not drawn
             return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=beta + margin)
         case MultiSimilarityConfig():  # Wang et al., Multi-Similarity Loss, CVPR 2019
-            scales = config.positive_scale, config.negative_scale
-            loss = losses.MultiSimilarityLoss(*scales, config.base_cos)
+            loss = losses.MultiSimilarityLoss(
+                config.positive_scale, config.negative_scale, config.base_cos
+            )
             if config.miner == "distance_weighted":  # as in PUMA's losses.py:34-35
                 return loss, miners.DistanceWeightedMiner()
             return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)
@@ -100,7 +101,7 @@ def build(config: PairConfig | ProxyConfig, classes: int, dim: int) -> Built:
     return loss, None
 
 
-class PeerLoss(InBatchLoss):
+class MetricLearningLoss(InBatchLoss):
     """A loss of pytorch-metric-learning, with its proxies, its miner and its memory.
 
     The memory (Wang et al., Cross-Batch Memory, CVPR 2020) holds the newest embeddings of all

@@ -20,9 +20,6 @@ from guie.data.preprocess import ViewSpec
 from guie.models.embedder import Embedder
 from guie.models.head import Reduction
 
-# Takes a member and example inputs for it
-Exchange = Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]
-
 
 class Domains(nn.Module):
     """Classify an embedding's domain, to choose an image's views (the challenge's 5th place).
@@ -187,8 +184,10 @@ class Ensemble(nn.Module):
         return joined_BD if self.raw else unit(joined_BD)
 
     @torch.jit.ignore
-    def exchanged(self, exchange: Exchange) -> Ensemble:
-        """Return the ensemble with `exchange(member)` for each member; this one is not changed."""
+    def exchanged(
+        self, exchange: Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]
+    ) -> Ensemble:
+        """Return the ensemble with `exchange(member, example inputs)` for each; this one is not changed."""
         shell = copy.copy(self)
         shell._modules = dict(self._modules)
         members = []

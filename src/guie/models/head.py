@@ -10,13 +10,15 @@ from torch.nn import functional
 
 from guie.config.model import BranchesConfig, HeadConfig
 
+SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
+
 
 class Reduction(nn.Module):
     """An affine map of the embedding, such as PCA on images of all domains (the challenge's 6th place).
 
-    The embedder normalises the result to unit length again, because the challenge ranks by Euclidean
-    distance, which orders as the cosine does only between unit vectors. Until its buffers are loaded it
-    keeps the first R dimensions. Shapes: B images, D dimensions before, R after.
+    The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance, which
+    orders as the cosine does only between unit vectors. Until its buffers are loaded it keeps the first R
+    dimensions. Shapes: B images, D dimensions before, R after.
     """
 
     def __init__(self, dim: int, reduced_dim: int):
@@ -36,9 +38,9 @@ class SumOverProcesses(torch.autograd.Function):
     """All-reduce with a gradient: the backward pass sums the gradients of all processes."""
 
     @staticmethod
-    def forward(ctx: object, part: Tensor) -> Tensor:
+    def forward(ctx: object, own: Tensor) -> Tensor:
         """Return the sum over processes of a tensor with the same shape in each."""
-        total = part.clone()
+        total = own.clone()
         distributed.all_reduce(total)
         return total
 
@@ -79,9 +81,6 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         return normal_BF * self.weight + self.bias if self.affine else normal_BF
 
 
-SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
-
-
 def lecun_normal_(weight_DF: Tensor) -> None:
     """Fill a Linear's weights as Flax starts a Dense: of variance 1 / F, cut off at two deviations."""
     cut = 0.87962566  # deviation of a standard normal that is cut off at -2 and 2
@@ -113,7 +112,8 @@ class Branches(nn.Linear):
     def forward(self, feat_BF: Tensor) -> Tensor:
         """(B, F) -> (B, D)."""
         if not self.training:
-            return functional.linear(feat_BF, *self.averaged())
+            weight_DF, bias_D = self.averaged()
+            return functional.linear(feat_BF, weight_DF, bias_D)
         if self.shared:
             dropped = [functional.dropout(feat_BF, p) for p in self.dropouts]
             return super().forward(torch.stack(dropped).mean(dim=0))

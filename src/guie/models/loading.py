@@ -22,7 +22,10 @@ from guie.models.backbones import build_backbone
 from guie.models.backbones.base import BACKBONES
 from guie.models.embedder import Embedder, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
-from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
+from guie.models.weights import ImageSize, read_frozen, read_metadata, read_tensors
+
+RUN_FILE = "config.yaml"
+BEST = "model.safetensors"  # by validation
 
 AnyPart = MemberConfig | CompositionConfig
 
@@ -84,144 +87,6 @@ class LoadedModel:
         return _with_each(self.part, self.embedder, _with_pixels)
 
 
-class NoRandomNumbers(TorchFunctionMode):
-    """Skip random initialisation, for models whose weights are loaded next.
-
-    Other values are still computed while the library builds: no file holds them (position grids).
-    """
-
-    DRAWING = {nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_}
-
-    def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function in self.DRAWING:
-            return args[0] if args else kwargs["tensor"]
-        if function in (Tensor.uniform_, Tensor.normal_):
-            return args[0].zero_()  # trunc_normal_ would redraw what is out of its bounds for ever
-        return function(*args, **kwargs)
-
-
-def rebuild(
-    part: AnyPart, state: Mapping[str, Tensor], source: str, share: bool = False
-) -> LoadedModel:
-    """Build a trained model from its config and weights; branches of heads are folded.
-
-    Args:
-        part: a model or an ensemble, each with the image size that its weights were trained for.
-        state: its weights.
-        source: the model's name in messages and records.
-        share: use the state's tensors themselves, without copying.
-
-    Raises UserError if members do not fit together.
-    """
-    with NoRandomNumbers():
-        embedder, looks = _built(part)
-    embedder.load_state_dict(state, assign=share)
-    folded = _with_each(part, embedder, _folded)
-    single = isinstance(part, MemberConfig)
-    preprocess = cast(Preprocess, looks[0].build()) if single else Inputs(looks)
-    return LoadedModel(embedder.eval(), preprocess, folded, source)
-
-
-def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
-    """Keep the first numbers of a model's embedding, by fewer rows of its last Linear.
-
-    Raises UserError for an ensemble, a model without a head of more numbers, and a head of several parts or
-    with a reduction, whose numbers have no such order.
-    """
-    part, embedder = model.alone("reduce it by compose.py")
-    head = part.model.head
-    if head is None or head.dim <= dim:
-        most = f"has {head.dim} numbers" if head else "has no head"
-        raise UserError(f"{model.source}: cannot keep {dim} numbers, for it {most}; give fewer")
-    if head.parts > 1 or head.reduced_dim:
-        kind = "several parts" if head.parts > 1 else "a reduction"
-        raise UserError(f"{model.source}: its head has {kind}; reduce it by compose.py")
-    state = embedder.state_dict()
-    for name in {"head.linear.weight", "head.linear.bias"} & state.keys():
-        state[name] = state[name][:dim].clone()
-    narrow = _changed(part, head=head.model_copy(update={"dim": dim}))
-    return rebuild(narrow, state, model.source, share=True)
-
-
-def composed(
-    models: Sequence[LoadedModel], fitted: Mapping[str, Tensor] | None = None, **how: Any
-) -> LoadedModel:
-    """Combine one or more models into an ensemble; weights are shared, not copied.
-
-    Args:
-        fitted: the ensemble's own weights, by name: of a reduction, of a domain classifier.
-        how: keys of `CompositionConfig` other than `members`.
-
-    Raises UserError if the models do not fit together.
-    """
-    members = [model.self_contained() for model in models]
-    config = CompositionConfig.model_validate({"members": members, **how})
-    state = dict(fitted or {})
-    for number, model in enumerate(models):
-        own = model.embedder.state_dict()
-        state |= {f"members.{number}.{name}": value for name, value in own.items()}
-    # Equal tensors are shared: a run at two sizes has most of its weights twice
-    known: dict[tuple[Any, ...], list[Tensor]] = {}
-    for name, value in state.items():
-        alike = known.setdefault((value.shape, value.dtype, *value.flatten()[:4].tolist()), [])
-        state[name] = next((own for own in alike if torch.equal(own, value)), value)
-        if state[name] is value:
-            alike.append(value)
-    return rebuild(config, state, ", ".join(model.source for model in models), share=True)
-
-
-def _built(part: AnyPart) -> tuple[Embedder | Ensemble, Sequence[ViewSpec]]:
-    """Return the module without its weights, and its view specs; a single model has one."""
-    if isinstance(part, CompositionConfig):
-        built = [_built(member) for member in part.members]
-        composition = Ensemble(part, [one[0] for one in built], [one[1] for one in built])
-        return composition, composition.looks
-    embedder = build_embedder(part.model, weights=False)
-    image, backbone = part.model.image, embedder.backbone
-    mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
-    return embedder, [ViewSpec(image.size_px, mean, std, image.fit, pad_color=image.pad_color)]
-
-
-def _with_each(
-    part: AnyPart, module: nn.Module, change: Callable[[MemberConfig, Embedder], MemberConfig]
-) -> AnyPart:
-    """Return the same tree with each model replaced by `change` of it and its module."""
-    if isinstance(part, MemberConfig):
-        return change(part, cast(Embedder, module))
-    pairs = zip(part.members, cast(Ensemble, module).members, strict=True)
-    own = [_with_each(member, below, change) for member, below in pairs]
-    return part.model_copy(update={"members": own})
-
-
-def _changed(member: MemberConfig, **keys: Any) -> MemberConfig:
-    """Return the member with other keys of its model."""
-    return member.model_copy(update={"model": member.model.model_copy(update=keys)})
-
-
-def _with_pixels(member: MemberConfig, embedder: Embedder) -> MemberConfig:
-    image, backbone = member.model.image, embedder.backbone
-    pixels = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
-    return _changed(member, image=image.model_copy(update=pixels))
-
-
-def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
-    """Remove what only training needs: fold the head's branches, and merge LoRA into the weights."""
-    head = member.model.head
-    if embedder.head and head and head.branches:
-        embedder.head.fold()
-        head = head.model_copy(update={"branches": None})
-    merge_lora(embedder.backbone)
-    adapters = [adapter for adapter in member.model.adapters if adapter.kind != "lora"]
-    return _changed(member, head=head, adapters=adapters)
-
-
-RUN_FILE = "config.yaml"
-BEST = "model.safetensors"  # by validation
-
-
 def open_model(
     source: str | Path, size_px: int | None = None, fit: str = "squash", weights: str = BEST
 ) -> LoadedModel:
@@ -240,15 +105,22 @@ def open_model(
     source = str(source)
     library, _, name = source.partition(":")
     if library in BACKBONES:
-        return _open_library(source, library, name, size_px, fit)
+        name, _, pretrained = name.partition(":")
+        chosen = BackboneConfig(library=library, name=name, pretrained=pretrained or None)
+        backbone = build_backbone(chosen, size_px)
+        image = ImageConfig.model_validate({"size_px": backbone.size_px, "fit": fit})
+        model = ModelConfig(backbone=chosen, image=image, head=None)
+        preprocess = build_preprocess(model, backbone, backbone.size_px)
+        member = MemberConfig(source=source, model=model)
+        return LoadedModel(Embedder(backbone, None).eval(), preprocess, member, source)
     refuse_no_model(source, weights)
     folder = Path(source)
     if (composed := folder / COMPOSITION_FILE).is_file():
         config = load_config(composed, CompositionConfig)
         return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
-    metadata = _metadata(folder / weights)
-    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
-    return rebuild(_member(folder, metadata), state, str(folder))
+    member, frozen = _read_member(folder, weights)
+    state = read_tensors(folder / weights) | read_frozen(folder, frozen)
+    return rebuild(member, state, str(folder))
 
 
 def refuse_no_model(source: str, weights: str | None = BEST) -> None:
@@ -281,6 +153,150 @@ def trained_precision(source: str | Path) -> str | None:
     return load_config(run, RunConfig).precision if run.is_file() else None
 
 
+def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
+    """Open another run with the same frozen weights, kept once in memory, to switch by domain.
+
+    Args:
+        first: an open run, not one with LoRA: opening it merged LoRA into its weights.
+
+    Raises UserError as `open_model`, and if the two do not share their frozen weights.
+    """
+    folder = Path(folder)
+    member, frozen = _read_member(folder, weights)
+    run = first.alone("open its members by themselves")[0].run
+    known = read_metadata(Path(first.source) / weights) if run else None
+    merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
+    if not frozen or not known or known.frozen != frozen or merged:
+        raise UserError(
+            f"{folder}: does not share the frozen weights of {first.source}; open it separately"
+        )
+    own, shared = read_tensors(folder / weights), first.embedder.state_dict()
+    tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
+    return rebuild(member, tower | own, str(folder), share=True)
+
+
+def _read_member(folder: Path, weights: str) -> tuple[MemberConfig, str | None]:
+    """Return a run's config at the image size of these weights, and its file of frozen weights."""
+    metadata = read_metadata(folder / weights)
+    if metadata is None:
+        raise UserError(
+            f"{folder / weights}: states no image size, so train.py did not write it; name another file"
+        )
+    run = load_config(folder / RUN_FILE, RunConfig)
+    model = metadata.set_in(run.model)
+    return MemberConfig(source=str(folder), model=model, run=run), metadata.frozen
+
+
+def rebuild(
+    part: AnyPart, state: Mapping[str, Tensor], source: str, share: bool = False
+) -> LoadedModel:
+    """Build a trained model from its config and weights; branches of heads are folded.
+
+    Args:
+        part: a model or an ensemble, each with the image size that its weights were trained for.
+        state: its weights.
+        source: the model's name in messages and records.
+        share: use the state's tensors themselves, without copying.
+
+    Raises UserError if members do not fit together.
+    """
+    with NoRandomNumbers():
+        embedder, looks = _build(part)
+    embedder.load_state_dict(state, assign=share)
+    part = _with_each(part, embedder, _folded)
+    single = isinstance(part, MemberConfig)
+    preprocess = cast(Preprocess, looks[0].build()) if single else Inputs(looks)
+    return LoadedModel(embedder.eval(), preprocess, part, source)
+
+
+class NoRandomNumbers(TorchFunctionMode):
+    """Skip random initialisation, for models whose weights are loaded next.
+
+    Other values are still computed while the library builds: no file holds them (position grids).
+    """
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in (nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_):
+            return args[0] if args else kwargs["tensor"]
+        if function in (Tensor.uniform_, Tensor.normal_):
+            return args[0].zero_()  # trunc_normal_ would redraw what is out of its bounds for ever
+        return function(*args, **kwargs)
+
+
+def _build(part: AnyPart) -> tuple[Embedder | Ensemble, Sequence[ViewSpec]]:
+    """Return the module without its weights, and its view specs; a single model has one."""
+    if isinstance(part, CompositionConfig):
+        members, looks = zip(*(_build(member) for member in part.members), strict=True)
+        ensemble = Ensemble(part, members, looks)
+        return ensemble, ensemble.looks
+    embedder = build_embedder(part.model, weights=False)
+    image, backbone = part.model.image, embedder.backbone
+    mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
+    return embedder, [ViewSpec(image.size_px, mean, std, image.fit, pad_color=image.pad_color)]
+
+
+def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
+    """Remove what only training needs: fold the head's branches, and merge LoRA into the weights."""
+    head = member.model.head
+    if embedder.head and head and head.branches:
+        embedder.head.fold()
+        head = head.model_copy(update={"branches": None})
+    merge_lora(embedder.backbone)
+    adapters = [adapter for adapter in member.model.adapters if adapter.kind != "lora"]
+    return _changed(member, head=head, adapters=adapters)
+
+
+def composed(
+    models: Sequence[LoadedModel], fitted: Mapping[str, Tensor] | None = None, **how: Any
+) -> LoadedModel:
+    """Combine one or more models into an ensemble; weights are shared, not copied.
+
+    Args:
+        fitted: the ensemble's own weights, by name: of a reduction, of a domain classifier.
+        how: keys of `CompositionConfig` other than `members`.
+
+    Raises UserError if the models do not fit together.
+    """
+    members = [model.self_contained() for model in models]
+    config = CompositionConfig.model_validate({"members": members, **how})
+    state = dict(fitted or {})
+    for number, model in enumerate(models):
+        own = model.embedder.state_dict()
+        state |= {f"members.{number}.{name}": value for name, value in own.items()}
+    # Equal tensors are shared: a run at two sizes has most of its weights twice
+    known: dict[tuple[Any, ...], list[Tensor]] = {}
+    for name, value in state.items():
+        alike = known.setdefault((value.shape, value.dtype, *value.flatten()[:4].tolist()), [])
+        state[name] = next((own for own in alike if torch.equal(own, value)), value)
+        if state[name] is value:
+            alike.append(value)
+    return rebuild(config, state, ", ".join(model.source for model in models), share=True)
+
+
+def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
+    """Keep the first numbers of a model's embedding, by fewer rows of its last Linear.
+
+    Raises UserError for an ensemble, and a model without a head of more numbers. Numbers of a head of several
+    parts, or with a reduction, have no such order: these are refused, too.
+    """
+    part, embedder = model.alone("reduce it by compose.py")
+    head = part.model.head
+    if head is None or head.dim <= dim:
+        most = f"has {head.dim} numbers" if head else "has no head"
+        raise UserError(f"{model.source}: cannot keep {dim} numbers, for it {most}; give fewer")
+    if head.parts > 1 or head.reduced_dim:
+        kind = "several parts" if head.parts > 1 else "a reduction"
+        raise UserError(f"{model.source}: its head has {kind}; reduce it by compose.py")
+    state = embedder.state_dict()
+    for name in {"head.linear.weight", "head.linear.bias"} & state.keys():
+        state[name] = state[name][:dim].clone()
+    narrow = _changed(part, head=head.model_copy(update={"dim": dim}))
+    return rebuild(narrow, state, model.source, share=True)
+
+
 def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
     """Return a model of the backbone's intermediate features; it no longer refers to a training run.
 
@@ -309,52 +325,23 @@ def at_size(
     return replace(model, preprocess=preprocess, part=part)
 
 
-def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
-    """Open another run with the same frozen weights, kept once in memory, to switch by domain.
-
-    Args:
-        first: an open run, not one with LoRA: opening it merged LoRA into its weights.
-
-    Raises UserError as `open_model`, and if the two do not share their frozen weights.
-    """
-    folder = Path(folder)
-    metadata = _metadata(folder / weights)
-    member, _ = first.alone("open its members by themselves")
-    run = member.run
-    known = read_metadata(Path(first.source) / weights) if run else None
-    merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
-    if not metadata.frozen or not known or known.frozen != metadata.frozen or merged:
-        raise UserError(
-            f"{folder}: does not share the frozen weights of {first.source}; open it separately"
-        )
-    own, shared = read_tensors(folder / weights), first.embedder.state_dict()
-    tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
-    return rebuild(_member(folder, metadata), tower | own, str(folder), share=True)
+def _with_pixels(member: MemberConfig, embedder: Embedder) -> MemberConfig:
+    image, backbone = member.model.image, embedder.backbone
+    pixels = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
+    return _changed(member, image=image.model_copy(update=pixels))
 
 
-def _member(folder: Path, metadata: WeightsMetadata) -> MemberConfig:
-    run = load_config(folder / RUN_FILE, RunConfig)
-    return MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
+def _with_each(
+    part: AnyPart, module: nn.Module, change: Callable[[MemberConfig, Embedder], MemberConfig]
+) -> AnyPart:
+    """Return the same tree with each model replaced by `change` of it and its module."""
+    if isinstance(part, MemberConfig):
+        return change(part, cast(Embedder, module))
+    pairs = zip(part.members, cast(Ensemble, module).members, strict=True)
+    own = [_with_each(member, below, change) for member, below in pairs]
+    return part.model_copy(update={"members": own})
 
 
-def _metadata(file: Path) -> WeightsMetadata:
-    metadata = read_metadata(file)
-    if metadata is None:
-        raise UserError(
-            f"{file}: states no image size, so train.py did not write it; name another file"
-        )
-    return metadata
-
-
-def _open_library(
-    source: str, library: str, name: str, size_px: int | None, fit: str
-) -> LoadedModel:
-    name, _, pretrained = name.partition(":")
-    chosen = {"library": library, "name": name, "pretrained": pretrained or None}
-    config = BackboneConfig.model_validate(chosen)
-    backbone = build_backbone(config, size_px)
-    image = ImageConfig.model_validate({"size_px": backbone.size_px, "fit": fit})
-    model = ModelConfig(backbone=config, image=image, head=None)
-    preprocess = build_preprocess(model, backbone, backbone.size_px)
-    member = MemberConfig(source=source, model=model)
-    return LoadedModel(Embedder(backbone, None).eval(), preprocess, member, source)
+def _changed(member: MemberConfig, **keys: Any) -> MemberConfig:
+    """Return the member with other keys of its model."""
+    return member.model_copy(update={"model": member.model.model_copy(update=keys)})

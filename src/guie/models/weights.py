@@ -21,6 +21,11 @@ from guie.models.backbones import build_backbone
 from guie.models.embedder import Embedder
 from guie.models.pretrained import state_hash
 
+CLASS_WEIGHT = "weight_CkT"  # class weights of a run, k centres each
+PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"  # files of frozen weights
+SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor is stored
+BACKBONE = "backbone."  # prefix of its names in an embedder
+
 
 @dataclass(frozen=True)
 class ImageSize:
@@ -37,14 +42,10 @@ class ImageSize:
 
 
 @dataclass(frozen=True)
-class WeightsMetadata:
+class WeightsMetadata(ImageSize):
     """Metadata of a weights file: one JSON object under the key `guie`."""
 
-    size: ImageSize
     frozen: str | None = None  # name of the file in the same folder that holds the frozen weights
-
-    def as_text(self) -> str:
-        return json.dumps(asdict(self.size) | {"frozen": self.frozen})
 
 
 def save_model(
@@ -63,12 +64,13 @@ def save_model(
         pretrained: config of the pretrained backbone, whose unchanged weights need not be written again.
         frozen_file: the result of `keep_frozen` for the same frozen weights; None: call it.
     """
-    backbone, state = embedder.backbone, embedder.state_dict()
+    state, stride_px = embedder.state_dict(), embedder.backbone.stride_px
+    size_px = size_px or embedder.backbone.size_px
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
-    size = ImageSize(size_px or backbone.size_px, backbone.stride_px)
-    base = PretrainedBase(pretrained, size.size_px, size.stride_px) if pretrained else None
-    kept = frozen_file or keep_frozen(path.parent, frozen, base)
-    save_weights(state, path, WeightsMetadata(size, kept))
+    kept = frozen_file or keep_frozen(
+        path.parent, frozen, pretrained, ImageSize(size_px, stride_px)
+    )
+    save_weights(state, path, WeightsMetadata(size_px, stride_px, kept))
 
 
 def save_weights(
@@ -83,7 +85,7 @@ def save_weights(
         if value.numel() and (of := first.setdefault((value.data_ptr(), value.shape), name)) != name
     }
     # One entry: several would be written in random order, so equal runs would give different files.
-    entries = {"guie": metadata.as_text()} if metadata else None
+    entries = {"guie": json.dumps(asdict(metadata))} if metadata else None
     if shared:
         assert not metadata  # only single models have it, and these share nothing
         entries = {SHARED: json.dumps(shared)}
@@ -106,13 +108,7 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
     if "guie" not in entries:
         return None
     known = json.loads(entries["guie"])
-    return WeightsMetadata(ImageSize(known["size_px"], known["stride_px"]), known["frozen"])
-
-
-CLASS_WEIGHT = "weight_CkT"  # class weights of a run, k centres each
-PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"
-SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor is stored
-BACKBONE = "backbone."  # prefix of its names in an embedder
+    return WeightsMetadata(known["size_px"], known["stride_px"], known["frozen"])
 
 
 def frozen_names(embedder: Embedder) -> list[str]:
@@ -124,43 +120,34 @@ def frozen_names(embedder: Embedder) -> list[str]:
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
     backbone = embedder.backbone
     if not any(value.requires_grad for value in backbone.tower.parameters()):
-        moving = {
-            f"tower.{layer}.{name}"
-            for layer, norm in backbone.trained_batch_norms().items()
-            for name, _ in norm.named_buffers()
-        }
-        still = {name for name, _ in backbone.named_buffers()} - moving
-        names |= {f"{BACKBONE}{name}" for name in still}
+        names |= {f"{BACKBONE}{name}" for name, _ in backbone.named_buffers()}
+        for layer, norm in backbone.trained_batch_norms().items():
+            names -= {f"{BACKBONE}tower.{layer}.{name}" for name, _ in norm.named_buffers()}
     return [name for name in embedder.state_dict() if name in names]
 
 
-@dataclass(frozen=True)
-class PretrainedBase:
-    """The pretrained backbone that a run started from, at an image size.
-
-    Attributes: `size_px` and `stride_px` as in `Backbone`.
-    """
-
-    config: BackboneConfig
-    size_px: int
-    stride_px: int | None
-
-    def state(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return its weights by their names in an embedder; unknown names are left out."""
-        config = self.config.model_copy(update={"stride_px": self.stride_px})
-        with torch.random.fork_rng(devices=[]):  # the library draws weights before it reads them
-            state = build_backbone(config, self.size_px).state_dict()
-        wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
-        return {name: value for name, value in wanted.items() if value is not None}
+def pretrained_state(
+    config: BackboneConfig, size: ImageSize, names: Iterable[str]
+) -> dict[str, Tensor]:
+    """Return a pretrained backbone's weights by their names in an embedder; unknown names are left out."""
+    config = config.model_copy(update={"stride_px": size.stride_px})
+    with torch.random.fork_rng(devices=[]):  # the library draws weights before it reads them
+        state = build_backbone(config, size.size_px).state_dict()
+    own = {f"{BACKBONE}{name}": value for name, value in state.items()}
+    return {name: own[name] for name in names if name in own}
 
 
 def keep_frozen(
-    folder: Path, state: Mapping[str, Tensor], base: PretrainedBase | None = None
+    folder: Path,
+    state: Mapping[str, Tensor],
+    pretrained: BackboneConfig | None = None,
+    size: ImageSize | None = None,
 ) -> str | None:
     """Write frozen weights into a run's folder, unless they are there; return the file's name.
 
     Args:
-        base: if the weights are bit-identical to this backbone's, only a reference to it is written.
+        pretrained: if the weights are bit-identical to this backbone's, only a reference to it is written.
+        size: of its images.
     """
     if not state:
         return None
@@ -169,13 +156,14 @@ def keep_frozen(
     reference = folder / Path(name).with_suffix(".json")
     if (folder / name).exists() or reference.exists():
         return name
-    if base and base.config.pretrained and _name(base.state(state)) == name:
-        known: dict[str, Any] = {"backbone": base.config.model_dump(mode="json")}
-        known |= {"names": list(state), "size_px": base.size_px, "stride_px": base.stride_px}
-        if pretrained := base.config.file:  # found from any working directory, or moved together
-            known["beside"] = os.path.relpath(pretrained, folder)
-        write_json(reference, known)
-        return name
+    if pretrained and size and pretrained.pretrained:
+        if _name(pretrained_state(pretrained, size, state)) == name:
+            known: dict[str, Any] = {"backbone": pretrained.model_dump(mode="json")}
+            known |= {"names": list(state), **asdict(size)}
+            if pretrained.file:  # found from any working directory, or moved together
+                known["beside"] = os.path.relpath(pretrained.file, folder)
+            write_json(reference, known)
+            return name
     with replacing(folder / name) as temporary:
         save_file(state, temporary)
     return name
@@ -203,7 +191,9 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
     if "beside" in known and not Path(config.file or "").is_file():
         beside = folder / known["beside"]
         config = config.with_file(str(beside)) if beside.is_file() else config
-    state = PretrainedBase(config, known["size_px"], known["stride_px"]).state(known["names"])
+    state = pretrained_state(
+        config, ImageSize(known["size_px"], known["stride_px"]), known["names"]
+    )
     if name != _name(state):
         raise UserError(
             f"{folder}: was trained from {config.file or config.tag} of {config.name}, whose"

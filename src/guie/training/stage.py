@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.data.preprocess import Preprocess
 from guie.models.embedder import build_preprocess
-from guie.models.weights import PretrainedBase, frozen_names, keep_frozen
+from guie.models.weights import ImageSize, frozen_names, keep_frozen
 from guie.training.checkpoint import without_frozen
 from guie.training.optim import MovingAverage, build_optimizer, freeze
 from guie.training.process_guard import Stopped
@@ -194,9 +194,8 @@ class Stage:
         frozen = gathered(run.accelerator, {name: state[name] for name in names})
         if not run.accelerator.is_main_process:
             return None
-        size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
-        base = PretrainedBase(run.config.base, size_px, stride_px) if run.config.base else None
-        return keep_frozen(run.folder, frozen, base)
+        size = ImageSize(embedder.backbone.size_px, embedder.backbone.stride_px)
+        return keep_frozen(run.folder, frozen, run.config.base, size)
 
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""

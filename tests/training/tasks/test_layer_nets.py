@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from guie.config import RunConfig, load_config
 from guie.config.losses import BatchAllConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.in_batch import BatchAllTriplet
+from guie.losses.in_batch import batch_all_triplet
 from guie.training.stage import set_model
 from guie.training.step import train_mode
 from guie.training.tasks import build_task
@@ -131,9 +131,8 @@ def test_its_backward_pass_is_half_the_gradient() -> None:
     """So one step of SGD at half the rate and twice the decay, of its weights, is a step of theirs."""
     features = torch.randn(len(LABELS), 4, dtype=torch.float64)
     emb = nn.functional.normalize(features, dim=1).requires_grad_()
-    loss, _ = BatchAllTriplet(BatchAllConfig(name="batch_all", length=4.0))(
-        emb, torch.tensor(LABELS)
-    )
+    config = BatchAllConfig(name="batch_all", length=4.0)
+    loss = batch_all_triplet(config, emb, torch.tensor(LABELS))
     loss.backward()
     theirs = backward_of_theirs((4.0 * emb).detach().numpy())
     # Ours sees squared distances by inner products, so its gradient differs along the embedding

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from guie.base.errors import UserError
 from guie.config.model import AdapterConfig, TunedConfig, WithAdapters
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
 from guie.models.adapters.prompts import build_prompts
-from guie.models.backbones.base import Backbone
-from guie.models.backbones.structure import VitStructure
+from guie.models.backbones.base import Backbone, VitStructure
+from guie.models.layers import capture_outputs
 
 # kind of the config -> the function that attaches such adapters
 BUILDERS: dict[str, Callable[[VitStructure, Any, str], nn.ModuleDict]] = {
@@ -114,27 +114,14 @@ def _structure_of(backbone: Backbone, key: str) -> VitStructure:
 
 def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:
     """Raise UserError for an adapter that no forward pass reaches: it would never train."""
-    waiting = {
-        name: module
-        for name, module in adapters.named_modules()
-        if isinstance(module, Parallel | LowRank)
-    }
-    if not waiting:  # tuned vectors alone
+    kinds, training, side = Parallel | LowRank, backbone.training, backbone.size_px
+    names = [name for name, module in adapters.named_modules() if isinstance(module, kinds)]
+    if not names:  # tuned vectors alone
         return
-
-    def reached(module: nn.Module, args: object, output: Tensor) -> None:
-        for name in [name for name, one in waiting.items() if one is module]:
-            del waiting[name]
-
-    holds = [module.register_forward_hook(reached) for module in waiting.values()]
-    training = backbone.training
-    with torch.no_grad():
-        side = backbone.size_px
+    with torch.no_grad(), capture_outputs(adapters, names) as reached:
         backbone.eval()(torch.zeros(1, 3, side, side, device=next(adapters.parameters()).device))
     backbone.train(training)
-    for hold in holds:
-        hold.remove()
-    if waiting:
-        first = next(iter(waiting))
-        kind = type(backbone.tower).__name__
-        raise UserError(f"model.adapters: {kind} never calls the module of {first}; remove it")
+    for name in names:
+        if name not in reached:
+            kind = type(backbone.tower).__name__
+            raise UserError(f"model.adapters: {kind} never calls the module of {name}; remove it")

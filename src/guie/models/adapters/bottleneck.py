@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import AdaptFormerConfig, GateConfig, StochasticConfig
-from guie.models.backbones.structure import Branch, VitStructure
+from guie.models.backbones.base import Branch, VitStructure
 
 
 class Gate(nn.Module):

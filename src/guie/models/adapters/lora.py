@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.model import LoraConfig
 from guie.models.adapters.bottleneck import Gate
-from guie.models.backbones.structure import Block, VitStructure
+from guie.models.backbones.base import Block, VitStructure
 
 QKV = ("q", "k", "v")
 
@@ -144,21 +144,18 @@ def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[s
     """Yield name and matrix of each selected place."""
     attention: Any = block.attention.module
     thirds = [place for place in QKV if place in places]
-    if isinstance(attention, nn.MultiheadAttention):
-        opened: Any = attention
-        if not isinstance(attention, OpenAttention):  # the module and its weights stay
-            opened.__class__, opened.in_projection = OpenAttention, InProjection()
-        if thirds:
-            yield "qkv", Matrix(opened.in_projection, opened, "in_proj_weight", thirds)
-        if "out" in places:
-            yield "out", _whole(opened.out_proj)
-    else:
-        if thirds:
-            yield from _of_qkv(attention, thirds, key)
-        if "out" in places:
-            if not isinstance(getattr(attention, "proj", None), nn.Linear):
-                raise _unreachable(key, ["out"], attention)
-            yield "out", _whole(attention.proj)
+    of_torch = isinstance(attention, nn.MultiheadAttention)
+    if of_torch and not isinstance(attention, OpenAttention):  # the module and its weights stay
+        attention.__class__, attention.in_projection = OpenAttention, InProjection()
+    if thirds and of_torch:
+        yield "qkv", Matrix(attention.in_projection, attention, "in_proj_weight", thirds)
+    elif thirds:
+        yield from _of_qkv(attention, thirds, key)
+    if "out" in places:
+        out = getattr(attention, "out_proj" if of_torch else "proj", None)
+        if not isinstance(out, nn.Linear):
+            raise _unreachable(key, ["out"], attention)
+        yield "out", _whole(out)
     if "mlp" in places:
         for name, module in block.mlp.module.named_modules():
             if isinstance(module, nn.Linear):

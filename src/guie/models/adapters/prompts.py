@@ -7,6 +7,7 @@ B images, N tokens, D features, P patches, M prompts of a pool, L tokens of a pr
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,13 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.model import PoolConfig, PromptsConfig, VptConfig
-from guie.models.backbones.structure import VitStructure
+from guie.models.backbones.base import VitStructure
 
 
 class Prompts(nn.Module):
     """Insert a subclass's `tokens_BLD` into the sequence.
 
-    Attributes: `orthogonality`, the weight of `penalty` in the loss.
+    Attributes: `orthogonality`, the weight in the loss of a subclass's `penalty`.
     """
 
     orthogonality: float = 0.0
@@ -36,10 +37,6 @@ class Prompts(nn.Module):
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
         """Return the prompt of each image."""
         raise NotImplementedError
-
-    def penalty(self) -> Tensor:
-        """Return the loss term that `orthogonality` weighs; 0 unless a subclass has one."""
-        return torch.zeros(())
 
     def _put_in(self, module: nn.Module, args: Any, z_BND: Tensor) -> Tensor:
         prompt_BLD = self.tokens_BLD(z_BND).to(z_BND.dtype)
@@ -68,28 +65,21 @@ class Vpt(Prompts):
         inputs = convolution.in_channels * math.prod(convolution.kernel_size)
         bound = math.sqrt(6 / (inputs + structure.width))  # the paper's Xavier initialisation
         nn.init.uniform_(self.prompt_GLD, -bound, bound)
-        self.layers = [Deeper(self, number) for number in range(1, layers)]
-        for layer, block in zip(self.layers, structure.blocks[1:], strict=False):
-            block.module.register_forward_pre_hook(layer.put_in)
+        for number, block in enumerate(structure.blocks[1:layers], 1):
+            block.module.register_forward_pre_hook(partial(self._replace, number))
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
         position_D = self.position_D() if self.position_D else None
         prompt_LD = self.prompt_GLD[0] if position_D is None else self.prompt_GLD[0] + position_D
         return prompt_LD.expand(len(like_BND), -1, -1)
 
-
-class Deeper:
-    """Replace the previous block's prompt by a later block's own."""
-
-    def __init__(self, prompts: Vpt, number: int):
-        self.prompts, self.number = prompts, number
-
-    def put_in(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _replace(self, number: int, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replace the previous block's prompt by that of a later block."""
         z_BND, *others = args
-        prefix, after = self.prompts.prefix, self.prompts.prefix + self.prompts.length
-        prompt_LD = self.prompts.prompt_GLD[self.number].to(z_BND.dtype)
-        prompt_BLD = prompt_LD.expand(len(z_BND), -1, -1)
-        return torch.cat([z_BND[:, :prefix], prompt_BLD, z_BND[:, after:]], dim=1), *others
+        prompt_LD = self.prompt_GLD[number].to(z_BND.dtype)
+        parts = [z_BND[:, : self.prefix], prompt_LD.expand(len(z_BND), -1, -1)]
+        parts.append(z_BND[:, self.prefix + self.length :])
+        return torch.cat(parts, dim=1), *others
 
 
 class Weighing(nn.Module):
@@ -177,6 +167,4 @@ def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> 
         raise UserError(
             f"{key}: {kind} has rotary position embeddings in every block; set it to null"
         )
-    if isinstance(config, PoolConfig):
-        return Pool(structure, config)
-    return Vpt(structure, config)
+    return Pool(structure, config) if isinstance(config, PoolConfig) else Vpt(structure, config)

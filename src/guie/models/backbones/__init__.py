@@ -22,9 +22,9 @@ def build_backbone(
 ) -> Backbone:
     """Create the backbone with its pretrained weights; `weights=False`: random, to be loaded later.
 
-    Without `size_px`, images have the size of pretraining.
+    Without `size_px`, images have the size of pretraining. Modules of `reset` are drawn anew.
 
-    Raises UserError for an unknown name, tag or file.
+    Raises UserError for an unknown name, tag, file or module.
     """
     with readable_errors(config):
         found = find_weights(config) if weights else None
@@ -37,21 +37,16 @@ def build_backbone(
             file=sys.stderr,
         )
     backbone.new = config.reset if config.pretrained else [""]
-    if config.reset and weights:
-        _reset(backbone, config, size_px)
+    if config.reset and weights:  # as the library initialises them
+        state = backbone.tower.state_dict()
+        fresh = build_backbone(config, size_px, weights=False).tower.state_dict()
+        for name in config.reset:
+            own = {key: value for key, value in fresh.items() if f"{key}.".startswith(f"{name}.")}
+            if not own:
+                kind = type(backbone.tower).__name__
+                raise UserError(
+                    f"model.backbone.reset: {kind} has no weights in {name!r}; name one of its modules"
+                )
+            state |= own
+        backbone.tower.load_state_dict(state)
     return backbone
-
-
-def _reset(backbone: Backbone, config: BackboneConfig, size_px: int | None) -> None:
-    """Reinitialise the named modules as the library does. Raises UserError for an unknown module."""
-    state = backbone.tower.state_dict()
-    fresh = build_backbone(config, size_px, weights=False).tower.state_dict()
-    for name in config.reset:
-        own = {key: value for key, value in fresh.items() if f"{key}.".startswith(f"{name}.")}
-        if not own:
-            kind = type(backbone.tower).__name__
-            raise UserError(
-                f"model.backbone.reset: {kind} has no weights in {name!r}; name one of its modules"
-            )
-        state |= own
-    backbone.tower.load_state_dict(state)

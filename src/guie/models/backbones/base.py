@@ -1,6 +1,7 @@
-"""The base class of image backbones, and the registry of its subclasses, one for each library.
+"""The base class of image backbones, the parts that adapters attach to, and the registry of libraries.
 
-Shapes: B images, C channels, H height, W width, S side, F backbone features, D features of a token.
+Shapes: B images, C channels, H height, W width, S side, F backbone features; N tokens of D features, P
+patches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +21,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
-from guie.models.backbones.structure import VitStructure
 from guie.models.batch_norm import batch_norms, is_below, trained
 from guie.models.layers import Layers, Passthrough
 
@@ -46,6 +47,60 @@ class HubLayout(NamedTuple):
     encode: str
     pads: bool
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A residual branch of a block, z + after(... norm(z)).
+
+    Attributes: `norm`, whose output is the branch's input; `module`, the attention or MLP itself;
+    `after`, the last module before the sum.
+    """
+
+    norm: nn.Module
+    module: nn.Module
+    after: nn.Module
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: attention, then MLP."""
+
+    module: nn.Module
+    attention: Branch
+    mlp: Branch
+
+
+@dataclass(frozen=True)
+class VitStructure:
+    """A pre-norm transformer of `width` D.
+
+    Attributes: `patches`, the module that returns patch embeddings, as (B, P, D) or (B, D, rows,
+    columns); `entry`, whose output is the first block's input; `prefix`, the number of tokens before the
+    patches; `norm`, of the last block's output, Identity if only pooled features are normalised;
+    `pooling`, how tokens become features: `token` (class token), `avg` or `map` (attention);
+    `takes_tokens`, whether tokens can be inserted: positions are added before the blocks, and tensors
+    are batch-first; `class_position_D` returns the class token's position embedding, None if it has none.
+    """
+
+    width: int
+    blocks: Sequence[Block]
+    patches: nn.Module
+    entry: nn.Module
+    prefix: int
+    norm: nn.Module
+    pooling: str
+    takes_tokens: bool
+    class_position_D: Callable[[], Tensor | None]
+
+    def chosen(self, blocks: str | Sequence[int], key: str) -> list[tuple[int, Block]]:
+        """Return number and block of those named, or of all. Raises UserError for an unknown number."""
+        numbers = range(len(self.blocks)) if isinstance(blocks, str) else blocks
+        beyond = [number for number in numbers if number >= len(self.blocks)]
+        if beyond:
+            last = len(self.blocks) - 1
+            raise UserError(f"{key}.blocks: {min(beyond)}: the backbone has blocks 0 to {last}")
+        return [(number, self.blocks[number]) for number in sorted(set(numbers))]
 
 
 class Backbone(nn.Module):
@@ -291,9 +346,8 @@ class Backbone(nn.Module):
         """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
         self.batch_norm = setting
         if setting == "synced" or (isinstance(setting, dict) and "synced" in setting.values()):
-            from timm.layers import (
-                convert_sync_batchnorm,  # torch's own would drop timm's activations
-            )
+            # torch's own would drop timm's activations
+            from timm.layers import convert_sync_batchnorm
 
             for name, layer in self.trained_batch_norms().items():  # the state dict stays
                 if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it

@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.models.backbones.base import (
+    Block,
+    Branch,
     HubLayout,
     HubSource,
+    VitStructure,
     grid_side,
     readable_errors,
     unknown_tag,
 )
-from guie.models.backbones.structure import Block, Branch, VitStructure
 from guie.models.backbones.timm import Timm
 from guie.models.pretrained import find_weights
 
@@ -72,9 +74,8 @@ backbone.eval()
         """Return the image encoder of a whole model; parameters are shared, not copied."""
         open_clip = import_open_clip()
         tower = clip.visual
-        if (
-            config.features == "pooled"
-        ):  # without CLIP's last projection, as the challenge's 2nd place
+        if config.features == "pooled":
+            # Without CLIP's last projection, as the challenge's 2nd place
             if getattr(tower, "proj", None) is not None:
                 tower.proj = None
             elif hasattr(tower, "trunk"):
@@ -207,8 +208,9 @@ def _created(config: BackboneConfig, weights: Path | None) -> Clip:
     open_clip = import_open_clip()
     logging.disable(logging.WARNING)  # about random weights: the file follows, or none is wanted
     try:
-        off = {"pretrained_image": False, "pretrained_text": False}
-        clip = open_clip.create_model(config.name, **off, **config.kwargs)
+        clip = open_clip.create_model(
+            config.name, pretrained_image=False, pretrained_text=False, **config.kwargs
+        )
     finally:
         logging.disable(logging.NOTSET)
     if weights is None:

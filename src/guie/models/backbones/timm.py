@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from guie.config.model import BackboneConfig
 from guie.models.backbones.base import (
     Backbone,
+    Block,
+    Branch,
     HubLayout,
     HubSource,
+    VitStructure,
     grid_side,
     unknown_tag,
 )
-from guie.models.backbones.structure import Block, Branch, VitStructure
 
 # Without "pad": the README's code pads before the transform, as timm pads with the mean colour.
 CROP_MODES = {"squash": "squash", "pad": "squash", "crop": "center"}
