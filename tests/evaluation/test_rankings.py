@@ -12,11 +12,11 @@ from scored_tables import gaussian_embeddings, mixed_table, table_of
 from sklearn.metrics import average_precision_score
 
 from guie.base.errors import UserError
-from guie.evaluation import graded as rankings
+from guie.evaluation import rankings
 from guie.evaluation.files import as_units, with_texts
-from guie.evaluation.graded import names_of, read_rankings, write_rankings
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_protocol
+from guie.evaluation.rankings import names_of, read_rankings, write_rankings
 
 ILIAS = protocol_of("ilias")
 
@@ -62,7 +62,6 @@ def test_names_are_those_of_the_benchmark() -> None:
 def test_what_was_written_scores_the_same(queries: int, tmp_path: Path, monkeypatch) -> None:
     """Whatever the blocks, with queries that are in the index, and specialists too."""
     monkeypatch.setattr(rankings, "MOST_QUERIES", queries)
-    monkeypatch.setattr(rankings, "DEPTH", 1000)
     table = mixed_table()
     embeddings_TD = np.random.default_rng(3).normal(size=(len(table), 16)).astype(np.float32)
     specialists = {"cars": embeddings_TD, "food": embeddings_TD[:, ::-1] ** 3}
