@@ -14,7 +14,7 @@ from guie.evaluation.graded import (
     precision_at,
     revisited,
 )
-from guie.evaluation.rankings import map_at_1k
+from guie.evaluation.ranking_files import map_at_1k
 
 SETS = {"easy": ("e", "hj"), "medium": ("eh", "j"), "hard": ("h", "ej")}
 GRADES = {"e": EASY, "h": HARD, "j": JUNK, "n": NEGATIVE}

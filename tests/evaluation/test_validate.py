@@ -254,7 +254,9 @@ def test_a_manifest_without_test_rows_names_what_helps(case, capsys, monkeypatch
         errors.run(validate.main)
     assert left.value.code == 2
     printed = capsys.readouterr().err.splitlines()[-1]
-    assert "no rows of split 'test'; it has: val; use --split val, or set test_fraction in" in printed
+    assert (
+        "no rows of split 'test'; it has: val; use --split val, or set test_fraction in" in printed
+    )
 
 
 def test_help_shows_examples(capsys):

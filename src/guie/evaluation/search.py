@@ -247,7 +247,7 @@ def score_queries(
 
     Args:
         rankings: together, of all queries of the search.
-        store: stores the scores. Rows of other processes are NaN until those are computed.
+        store: where scores are stored. Rows of other processes are NaN until those are computed.
         query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
             query's own image where it is in the index, like PUMA's code.
     """

@@ -21,7 +21,7 @@ from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores
-from guie.evaluation.rankings import read_rankings, write_rankings
+from guie.evaluation.ranking_files import read_rankings, write_rankings
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
 from guie.evaluation.search import Rerank, ScoreStore
 from guie.report.tables import reports_table

@@ -34,7 +34,7 @@ from guie.evaluation.protocols.retrieval import (
     retrieve,
     search_part,
 )
-from guie.evaluation.rankings import Rankings
+from guie.evaluation.ranking_files import Rankings
 from guie.evaluation.search import ScoreStore
 
 PUBLIC_SHARE = 0.3  # of the queries

@@ -15,7 +15,7 @@ from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
 from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part, Protocol, members
-from guie.evaluation.rankings import DEPTH, Rankings, map_at_1k
+from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
 from guie.evaluation.search import (
     MOST_QUERIES,
     NO_RERANK,
@@ -36,7 +36,7 @@ class Options:
 
     quirks: Iterable[str] = ()  # the keys of `QUIRKS` that are on
     draws: int = 0  # number of bootstrap draws; 0 for no intervals
-    store: ScoreStore | None = None  # stores the scores of a long search
+    store: ScoreStore | None = None  # where a long search stores its scores
     grades: pd.DataFrame | None = None  # result of `read_grades`, required by graded parts
     rerank: Rerank = NO_RERANK  # corrections of every ranking
 
@@ -179,14 +179,13 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
 
 
 def group_scores(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank = NO_RERANK
+    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
 ) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy.
 
     NMI is of a group's images, queries and index together; an image with two rows counts once.
     """
     found: dict[str, dict[str, float]] = {}
-    group_T = groups_of(part, table)
     if part.clusters:
         own = table[members(table, part.subset)] if part.subset else table
         for name, rows in own.groupby(groups_of(part, own), sort=False):
@@ -196,7 +195,7 @@ def group_scores(
             labels = pd.factorize(rows["label"])[0]
             found[str(name)] = {"nmi": recognition.nmi(unit_TD[rows.index.to_numpy()], labels)}
     if part.recognition:
-        images = images_of(part, table)
+        images, group_T = images_of(part, table), groups_of(part, table)
         for search in searches(part.index, images, group_T):
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
@@ -205,7 +204,7 @@ def group_scores(
 
 
 def recognition_scores(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+    images: Images, embedded: Embeddings, search: Search, rerank: Rerank
 ) -> dict[str, float]:
     """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
 
