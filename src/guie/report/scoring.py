@@ -80,18 +80,18 @@ def search(
 
     arrays = [array for model in models.values() for array in arrays_of(model)]
     patches = [] if rerank.patches_TPF is None else [rerank.patches_TPF]
-    words = (args.protocol, args.index, args.quirk, *rerank.methods)
-    queries = int(table["role"].isin(["query", "both"]).sum())
-    merged = int(table["role"].isin(["index", "both"]).sum())
+    queries, indexed = (
+        int(table["role"].isin([role, "both"]).sum()) for role in ("query", "index")
+    )
     search_together(
         work,
         lambda store: share_models(protocols, models, table, store, **options),
         folder=args.out.with_name(f"{args.out.name}.parts"),
-        key=key_of([*arrays, *patches], table, words),
-        pairs=queries
-        * merged
-        * len(arrays)
-        * len(protocols),  # the most that any protocol compares
+        key=key_of(
+            [*arrays, *patches], table, (args.protocol, args.index, args.quirk, rerank.methods)
+        ),
+        # Those of a merged index, the most that any protocol compares
+        pairs=queries * indexed * len(arrays) * len(protocols),
     )
 
 
