@@ -130,7 +130,7 @@ def test_global_average_precision_divides_by_the_queries_that_have_an_answer():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nmi_is_metric_learning_s_of_the_same_clusters(seed):
-    """Its k-means samples 256 images a cluster unless told otherwise; none is larger here."""
+    """Its k-means samples 256 images a cluster by default; none is larger here."""
     emb_TD, table = clustered(0.7)
     kmeans = FaissKMeans(niter=20, seed=seed, min_points_per_centroid=1)
     peer = AccuracyCalculator(include=("NMI",), kmeans_func=kmeans)

@@ -7,9 +7,9 @@ from scored_tables import table_of
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
+from guie.evaluation.graded import read_grades
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import against, compare, is_public, run_protocol
-from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import Images, Rerank, searches
 from guie.report.tables import reports_table
 from scorer import retrieval
@@ -164,7 +164,7 @@ def test_a_mean_over_domains_of_one_class_each_has_no_interval() -> None:
         ) == has_interval
 
 
-def test_quirks_are_off_unless_named_and_told() -> None:
+def test_quirks_are_off_unless_named_and_are_reported() -> None:
     table = shop()
     embeddings_TD = noisy(table, 1)
     uned = protocol_of("uned")

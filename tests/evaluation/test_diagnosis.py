@@ -234,7 +234,7 @@ def test_pairs_are_uniform_over_all_pairs_of_their_kind():
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], ["a", "a"], []])
-def test_no_pairs_are_told(labels):
+def test_no_pairs_are_refused(labels):
     with pytest.raises(ValueError, match="two classes"):
         geometry.draw_pairs(pd.Series(labels, dtype=object), 5)
 

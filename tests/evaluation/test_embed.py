@@ -255,8 +255,8 @@ def test_a_submission_embeds_raw_images_and_tells_what_limits_it_not(
         expected = np.asarray(image, np.float32).mean((0, 1))
     assert np.allclose(found["q.png"], expected, atol=1e-4)
     assert not list(tmp_path.glob(".embed-*")), "what was unpacked"
-    told = f"foreign.zip: limits that this system does not enforce: {unheld}\n"
-    assert (told in capsys.readouterr().err) == bool(unheld)
+    warning = f"foreign.zip: limits that this system does not enforce: {unheld}\n"
+    assert (warning in capsys.readouterr().err) == bool(unheld)
 
 
 def test_an_option_that_cannot_be_is_refused(job, capsys) -> None:
@@ -301,17 +301,17 @@ def test_jobs_of_shards_give_the_bits_of_one_job(
     assert Path(embed.main([*many, *out])).read_bytes() == whole
 
 
-def test_what_a_killed_job_left_out_is_told_and_computed_when_they_are_joined(
+def test_what_a_killed_job_left_out_is_printed_and_computed_when_they_are_joined(
     many, tmp_path, capsys
 ) -> None:
     whole = Path(embed.main([*many, "--out", str(tmp_path / "W.parquet")])).read_bytes()
-    words, told = [*many, "--out", str(tmp_path / "E.parquet")], []
+    words, printed = [*many, "--out", str(tmp_path / "E.parquet")], []
     for options in (["--shard", "0/3"], ["--shard", "2/3"], []):
         capsys.readouterr()
         embed.main([*words, "--missing", "3"])
-        told.append(capsys.readouterr().out.strip())
+        printed.append(capsys.readouterr().out.strip())
         embed.main([*words, *options])
-    assert told == ["0,1,2", "1,2", "1"]
+    assert printed == ["0,1,2", "1,2", "1"]
     assert (tmp_path / "E.parquet").read_bytes() == whole
     with pytest.raises(UserError, match=r"11 images are computed in 3 parts; go on with .*N/3"):
         embed.main([*words, "--shard", "0/2"])
@@ -459,8 +459,8 @@ def test_the_sidecar_decides_how_images_are_decoded(job, tmp_path, monkeypatch, 
     eight = as_sixteen_bits(tmp_path)
     capsys.readouterr()
     seen = embedded(job)
-    said = capsys.readouterr().err
-    assert "2 of 2 images differently (16 bits 2)" in said
+    printed = capsys.readouterr().err
+    assert "2 of 2 images differently (16 bits 2)" in printed
     (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
     host = embedded(job)  # not the rows of the other decoder
     for name, row_D in eight.items():

@@ -34,11 +34,11 @@ def test_it_is_read_in_the_tables_order_to_the_bit(dtype, tmp_path, monkeypatch)
     table = table.drop_duplicates("image_path")
     monkeypatch.setattr(files, "GROUP_BYTES", 7 * 16 * np.dtype(dtype).itemsize)
     values_TD = of(table, dtype)
-    strangers = pd.DataFrame({"image_path": ["x.jpg"], "label": "x/x", "domain": "x"})
+    others = pd.DataFrame({"image_path": ["x.jpg"], "label": "x/x", "domain": "x"})
     nans_1D = np.full((1, 16), np.nan, dtype)  # ignored, whatever it holds
     order = np.random.default_rng(1).permutation(len(table))
     path = tmp_path / "E.parquet"
-    about = pd.concat([table.iloc[order], strangers])
+    about = pd.concat([table.iloc[order], others])
     write_parquet(path, about, [values_TD[order], nans_1D])
     assert pq.read_metadata(path).num_row_groups == -(-len(table) // 7) + 1
     found_TD = load_embeddings(path, table)
@@ -76,7 +76,7 @@ A_AND_B = pa.array(["a", "b"])
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "fault"),
     [
         ({"path": A_AND_B}, "no column 'image_path', or two; it has path; write it with embed.py"),
         ({"image_path": A_AND_B}, "no column 'embedding', or two; it has image_path"),
@@ -120,10 +120,10 @@ A_AND_B = pa.array(["a", "b"])
         ),
     ],
 )
-def test_bad_files_are_refused_in_one_line(columns, said, tmp_path) -> None:
+def test_bad_files_are_refused_in_one_line(columns, fault, tmp_path) -> None:
     path = tmp_path / "E.parquet"
     pq.write_table(pa.table(columns), path)
-    with pytest.raises(UserError, match=f"E.parquet: .*({said})") as refused:
+    with pytest.raises(UserError, match=f"E.parquet: .*({fault})") as refused:
         load_embeddings(path, pd.DataFrame({"image_path": ["a", "b"]}))
     assert "\n" not in str(refused.value)
 
@@ -167,7 +167,6 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch) -> None:
 def test_a_long_path_in_many_rows_is_a_bomb(tmp_path, monkeypatch) -> None:
     """A dictionary holds it once."""
     monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
-    monkeypatch.setattr(files, "_number_type", None)
     columns = {"image_path": ["x" * 10_000] * 1000, "embedding": lists(*[[1.0]] * 1000)}
     pq.write_table(pa.table(columns), tmp_path / "E.parquet")
     with pytest.raises(UserError, match="E.parquet: unpacks from .* to 10,000,000 bytes"):

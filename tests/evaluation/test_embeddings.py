@@ -41,10 +41,10 @@ def test_align_is_free_in_order_and_ignores_what_the_table_does_not_name(dtype, 
     table = mixed_table()
     arrays = arrays_for(table, dtype)
     expected_TD = arrays["embedding"]
-    stranger = np.full((1, 16), np.nan, dtype)  # ignored, whatever it holds
+    unknown = np.full((1, 16), np.nan, dtype)  # ignored, whatever it holds
     arrays = {
         "image_path": np.append(arrays["image_path"], "train/x.jpg"),
-        "embedding": np.concatenate([arrays["embedding"], stranger]),
+        "embedding": np.concatenate([arrays["embedding"], unknown]),
     }
     order = np.random.default_rng(1).permutation(len(table) + 1)
     found_TD = align({key: array[order] for key, array in arrays.items()}, table)
@@ -132,7 +132,7 @@ def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("embedding", "said"),
+    ("embedding", "fault"),
     [
         (npy(f"({10**12}, 64)"), "does not fit into memory"),
         (npy(f"({10**30}, 64)"), "not an .npz of plain arrays"),
@@ -144,12 +144,12 @@ def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
         (b"not an array", "not an .npz of plain arrays"),
     ],
 )
-def test_a_header_that_claims_too_much_is_refused_in_one_line(embedding, said, tmp_path):
+def test_a_header_that_claims_too_much_is_refused_in_one_line(embedding, fault, tmp_path):
     path, table = tmp_path / "E.npz", mixed_table()
     np.savez(path, image_path=arrays_for(table)["image_path"])
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("embedding.npy", embedding)
-    with pytest.raises(UserError, match=f"E.npz: .*{said}") as refused:
+    with pytest.raises(UserError, match=f"E.npz: .*{fault}") as refused:
         load_embeddings(path, table)
     assert "\n" not in str(refused.value)
 

@@ -11,10 +11,10 @@ from guie.evaluation.graded import (
     JUNK,
     NEGATIVE,
     average_precision_trapezoid,
-    map_at_1k,
     precision_at,
     revisited,
 )
+from guie.evaluation.ranking_files import map_at_1k
 
 SETS = {"easy": ("e", "hj"), "medium": ("eh", "j"), "hard": ("h", "ej")}
 GRADES = {"e": EASY, "h": HARD, "j": JUNK, "n": NEGATIVE}

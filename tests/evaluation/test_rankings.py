@@ -12,11 +12,11 @@ from scored_tables import gaussian_embeddings, mixed_table, table_of
 from sklearn.metrics import average_precision_score
 
 from guie.base.errors import UserError
-from guie.evaluation import graded as rankings
+from guie.evaluation import ranking_files
 from guie.evaluation.files import as_units, with_texts
-from guie.evaluation.graded import names_of, read_rankings, write_rankings
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_protocol
+from guie.evaluation.ranking_files import names_of, read_rankings, write_rankings
 
 ILIAS = protocol_of("ilias")
 
@@ -61,8 +61,7 @@ def test_names_are_those_of_the_benchmark() -> None:
 @pytest.mark.parametrize("queries", [1, 7, 256])
 def test_what_was_written_scores_the_same(queries: int, tmp_path: Path, monkeypatch) -> None:
     """Whatever the blocks, with queries that are in the index, and specialists too."""
-    monkeypatch.setattr(rankings, "MOST_QUERIES", queries)
-    monkeypatch.setattr(rankings, "DEPTH", 1000)
+    monkeypatch.setattr(ranking_files, "MOST_QUERIES", queries)
     table = mixed_table()
     embeddings_TD = np.random.default_rng(3).normal(size=(len(table), 16)).astype(np.float32)
     specialists = {"cars": embeddings_TD, "food": embeddings_TD[:, ::-1] ** 3}
@@ -103,7 +102,7 @@ def test_scores_are_those_of_the_benchmarks_own_code(tmp_path: Path) -> None:
 
 
 def test_no_more_than_a_thousand_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(rankings, "DEPTH", 2)
+    monkeypatch.setattr(ranking_files, "DEPTH", 2)
     table = table_of(("q", "d/1", "query"), *((f"{i}", f"d/{i}", "index") for i in range(4)))
     path = tmp_path / "R.json"
     path.write_text('{"q": {"0": 0.9, "2": 0.8, "1": 0.7}}')

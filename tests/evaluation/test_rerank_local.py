@@ -70,7 +70,10 @@ def test_the_same_patches_in_disorder_are_not_consistent() -> None:
 
 def test_shares_count_mutual_matches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the geometric check, the share is that of mutual matches."""
-    monkeypatch.setattr(rerank, "_consistent", lambda here, there: len(here))
+    monkeypatch.setattr(rerank, "FEWEST", 0)
+    monkeypatch.setattr(
+        "cv2.estimateAffinePartial2D", lambda here, there, **_: (None, np.ones((len(here), 1)))
+    )
     query, images = units(SIDE * SIDE, DIM), units(4, SIDE * SIDE, DIM, seed=2)
     expected = [len(plain_matches(query, image)) / SIDE**2 for image in images]
     np.testing.assert_allclose(consistent_shares(query, images), expected)

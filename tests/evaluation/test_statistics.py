@@ -274,7 +274,7 @@ def test_a_comparison_is_narrower_than_its_two_intervals():
             (0.003, -0.004, 0.01, 0.781),
             "undecided: new is .003 above old (95 % -.004 to .010; ahead in 78.1 % of 2,000 draws)",
         ),
-        (  # a narrow interval is told to two digits of its width
+        (  # a narrow interval has two digits of its width
             (0.00042, 0.00021, 0.00063, 1.0),
             "new is ahead of old by .00042"
             " (95 % .00021 to .00063; ahead in 100.0 % of 2,000 draws)",
@@ -298,7 +298,7 @@ def test_a_verdict_tells_of_groups_without_width():
     )
 
 
-def test_models_of_one_kind_are_told_apart_as_seldom_as_the_level_says():
+def test_models_of_one_kind_are_distinguished_as_seldom_as_the_level_says():
     decided = 0
     for simulation in range(200):
         values_Q, cluster_Q = clustered(simulation, clusters=50, size=6, between=1.0)

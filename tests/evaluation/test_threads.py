@@ -12,7 +12,7 @@ from guie.base.processes import usable_cores
 from guie.evaluation import knn
 from guie.evaluation.knn import ExactIndex, search_threads
 from guie.evaluation.long_search import search_together
-from guie.evaluation.search import Kept
+from guie.evaluation.search import ScoreStore
 
 
 @pytest.fixture(params=["ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"])
@@ -74,7 +74,7 @@ def test_processes_that_search_together_share_the_cores(
     monkeypatch.setattr("guie.base.devices.make_accelerator", Alone)
     monkeypatch.setattr("guie.base.devices.from_main", lambda _, make: make())
 
-    def search(kept: Kept | None) -> None:
+    def search(store: ScoreStore | None) -> None:
         with search_threads():
             pass
 

@@ -253,8 +253,10 @@ def test_a_manifest_without_test_rows_names_what_helps(case, capsys, monkeypatch
     with pytest.raises(SystemExit) as left:
         errors.run(validate.main)
     assert left.value.code == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "no rows of split 'test'; it has: val; use --split val, or set test_fraction in" in said
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "no rows of split 'test'; it has: val; use --split val, or set test_fraction in" in printed
+    )
 
 
 def test_help_shows_examples(capsys):
@@ -272,9 +274,9 @@ def test_a_fault_is_one_line_and_exit_code_2(case, capsys, monkeypatch):
     with pytest.raises(SystemExit) as left:
         errors.run(validate.main)
     assert left.value.code == 2
-    said = capsys.readouterr().err.splitlines()[-1]  # after the warnings about the manifest
-    assert said.startswith("error: ")
-    assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in said
+    printed = capsys.readouterr().err.splitlines()[-1]  # after the warnings about the manifest
+    assert printed.startswith("error: ")
+    assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in printed
     assert not (folder / "new").exists()
 
 

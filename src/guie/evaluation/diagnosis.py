@@ -20,6 +20,11 @@ from guie.evaluation.search import MOST_QUERIES, Images, Ranking, rankings, sear
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
 SHOWN = 10  # ranks that are kept: hubness is measured by N_10
+KINDS = ("both", "ours", "theirs", "neither")  # by whose first result is relevant
+# Of the sample whose gaps are measured:
+QUERIES = 2_000  # a fraction of them has a standard error of about .01
+PAIRS = 4 * 10**8  # pairs of query and index image: a larger index means fewer queries
+BLOCK_FLOATS = 2**24  # similarities in one block
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     for search in searches(part.index, images, group_T):
         searched.append(search.index_I)
         for ranking in rankings(images, embedded, search):
-            found += list(_by_blocks(ranking))
+            found += _by_blocks(ranking)
     if not found:
         raise ValueError("no query has a positive in the index")
     columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
@@ -124,9 +129,6 @@ def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:
     return np.pad(values_BK, ((0, 0), (0, missing)), constant_values=nothing)
 
 
-KINDS = ("both", "ours", "theirs", "neither")  # by whose first result is relevant
-
-
 def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Count, per domain, the queries whose first result is relevant for both models, one, or neither.
 
@@ -143,19 +145,27 @@ def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
     Each row sums to 1. The columns are all domains of queries and first results, sorted.
     """
-    query, answer = _firsts(near, table["domain"])
-    counts = pd.crosstab(query, answer)
+    domain_T = table["domain"].to_numpy()
+    counts = pd.crosstab(domain_T[near.query_Q], domain_T[near.found_QK[:, 0]])
     columns = sorted(set(counts.index) | set(counts.columns))
     counts = counts.reindex(columns=columns, fill_value=0).rename_axis(index=None, columns=None)
     return counts.div(counts.sum(axis=1), axis=0)
 
 
-def strayed(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+def strayed(near: Nearest, table: pd.DataFrame, column: str = "domain") -> pd.DataFrame:
     """Return queries whose first result is wrong and from another domain, nearest first.
 
-    Returns columns `place` (position in near.query_Q), `query`, `answer` (domains), `distance`.
+    Args:
+        column: `label` for another label than the query's.
+
+    Returns columns `place` (position in near.query_Q), `query`, `answer` (values of the column), `distance`.
     """
-    return _wrong(near, table, "domain")
+    values_T = table[column].to_numpy()
+    query_Q, answer_Q = values_T[near.query_Q], values_T[near.found_QK[:, 0]]
+    place = np.flatnonzero(~near.right_Q & (query_Q != answer_Q) & (near.found_QK[:, 0] >= 0))
+    values = {"place": place, "query": query_Q[place], "answer": answer_Q[place]}
+    found = pd.DataFrame(values | {"distance": near.distance_QK[place, 0]})
+    return found.sort_values("distance", kind="stable", ignore_index=True)
 
 
 def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
@@ -163,32 +173,12 @@ def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
     Returns columns `query`, `answer` (labels), `queries` and `share` of the class's queries.
     """
-    wrong = _wrong(near, table, "label")
+    wrong = strayed(near, table, "label")
     pairs = wrong.groupby(["query", "answer"]).size().rename("queries").reset_index()
     total = table["label"].iloc[near.query_Q].value_counts()
     pairs["share"] = pairs["queries"] / pairs["query"].map(total)
     order = ["queries", "share"]
     return pairs.sort_values(order, ascending=False, kind="stable", ignore_index=True)
-
-
-def _wrong(near: Nearest, table: pd.DataFrame, column: str) -> pd.DataFrame:
-    query_Q, answer_Q = _firsts(near, table[column])
-    place = np.flatnonzero(~near.right_Q & (query_Q != answer_Q) & (near.found_QK[:, 0] >= 0))
-    found = pd.DataFrame(
-        {
-            "place": place,
-            "query": query_Q[place],
-            "answer": answer_Q[place],
-            "distance": near.distance_QK[place, 0],
-        }
-    )
-    return found.sort_values("distance", kind="stable", ignore_index=True)
-
-
-def _firsts(near: Nearest, column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return the column's value for each query, and for its first result."""
-    values_T = column.to_numpy()
-    return values_T[near.query_Q], values_T[near.found_QK[:, 0]]
 
 
 def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
@@ -213,13 +203,8 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     most = class_confusions(near, table).drop_duplicates("query").set_index("query")
     classes["taken_for"] = most["answer"].reindex(classes.index).fillna("")
     classes["times"] = most["queries"].reindex(classes.index).fillna(0).astype(int)
-    order = {"by": ["r_at_1", "queries"], "ascending": [True, False], "kind": "stable"}
-    return classes.reset_index().sort_values(**order, ignore_index=True)
-
-
-QUERIES = 2_000  # a fraction of them has a standard error of about .01
-PAIRS = 4 * 10**8  # pairs of query and index image: a larger index means fewer queries
-BLOCK_FLOATS = 2**24  # similarities in one block
+    order, ascending = ["r_at_1", "queries"], [True, False]
+    return classes.reset_index().sort_values(order, ascending=ascending, ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -247,18 +232,18 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -
     asked = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
     of_each = max(1, queries // asked["domain"].nunique())
-    chosen = set(balanced_sample(asked, of_each, seed=0)["row"])
+    chosen = balanced_sample(asked, of_each, seed=0)["row"]
     rng = np.random.default_rng(0)
     found = []
     for search in searches(part.index, images, group_T):
         for ranking in rankings(images, embedded, search):
             query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-            query_S = np.array([row for row in query_Q if row in chosen], np.int64)
+            query_S = query_Q[np.isin(query_Q, chosen)]
             size = max(1, BLOCK_FLOATS // max(1, len(index_I)))
             for start in range(0, len(query_S), size):
                 query_B = query_S[start : start + size]
                 found.append((query_B, *_measured(images, ranking.unit_TD, query_B, index_I, rng)))
-    return Gaps(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return Gaps(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
 def _measured(
@@ -267,26 +252,18 @@ def _measured(
     query_B: np.ndarray,
     index_I: np.ndarray,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, ...]:
+) -> Iterator[np.ndarray]:
+    """Yield the distances of `Gaps`, in their order."""
     cosine_BI = unit_TD[query_B] @ unit_TD[index_I].T
     distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
     shared_BI = images.labels.shared(query_B, np.broadcast_to(index_I, distance_BI.shape))
     own_BI = images.image_T[query_B][:, None] == images.image_T[index_I]
-    right_BI, wrong_BI = shared_BI & ~own_BI, ~shared_BI & ~own_BI
     draw_BI = rng.random(distance_BI.shape, dtype=np.float32)
-
-    def of(place_BI: np.ndarray, among_BI: np.ndarray) -> np.ndarray:
-        """Return the distance where `place_BI` is largest among these; NaN without any."""
-        place_B = np.where(among_BI, place_BI, -np.inf).argmax(axis=1)
-        value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
-        return np.where(among_BI.any(axis=1), value_B, np.nan)
-
-    chosen = [
-        (place_BI, among_BI)
-        for place_BI in (-distance_BI, draw_BI)
-        for among_BI in (right_BI, wrong_BI)
-    ]
-    return tuple(of(*one) for one in chosen)
+    for order_BI in (-distance_BI, draw_BI):
+        for among_BI in (shared_BI & ~own_BI, ~shared_BI & ~own_BI):
+            place_B = np.where(among_BI, order_BI, -np.inf).argmax(axis=1)
+            value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
+            yield np.where(among_BI.any(axis=1), value_B, np.nan)
 
 
 def occurrences(near: Nearest) -> np.ndarray:
@@ -312,8 +289,17 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     `never`, of images in no query's first k, and `held`, of all finds by the most found 1 % of images.
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
-    rows = {"": _spread(count_I)}
-    rows |= {str(name): _spread(count_I[domain_I == name]) for name in sorted(set(domain_I))}
+    rows = {}
+    for name in ["", *sorted(map(str, set(domain_I)))]:
+        own_I = count_I[domain_I == name] if name else count_I
+        finds, first = own_I.sum(), max(1, len(own_I) // 100)
+        rows[name] = {
+            "images": len(own_I),
+            "skew": skewness(own_I),
+            "never": float((own_I == 0).mean()),
+            "most": int(own_I.max()),
+            "held": float(np.sort(own_I)[-first:].sum() / finds) if finds else float("nan"),
+        }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -329,14 +315,3 @@ def wrong_firsts(near: Nearest) -> pd.DataFrame:
     everywhere[near.index_I] = occurrences(near)
     table = pd.DataFrame({"row": row, "wrong": count, "found": everywhere[row]})
     return table.sort_values("wrong", ascending=False, kind="stable", ignore_index=True)
-
-
-def _spread(count_I: np.ndarray) -> dict[str, float]:
-    finds, first = count_I.sum(), max(1, len(count_I) // 100)
-    return {
-        "images": len(count_I),
-        "skew": skewness(count_I),
-        "never": float((count_I == 0).mean()),
-        "most": int(count_I.max()),
-        "held": float(np.sort(count_I)[-first:].sum() / finds) if finds else float("nan"),
-    }

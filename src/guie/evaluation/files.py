@@ -38,6 +38,7 @@ BOMB_BYTES, BOMB_RATIO = 2**30, 200
 GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
 COLUMNS = ["image_path", "embedding"]
 REMEDY = "write it with embed.py --out E.parquet"
+TEXTS = "texts"  # the data set of text queries
 
 
 def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
@@ -98,9 +99,6 @@ def arrays_of(given: Embeddings) -> list[np.ndarray]:
     return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
 
 
-TEXTS = "texts"  # the data set of text queries
-
-
 def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.DataFrame:
     """Return the rows of a split, with subsets if subsets.csv is next to the manifest, and text queries."""
     table = manifest.split(split)
@@ -141,16 +139,15 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
             if key not in file:
                 raise UserError(f"{path}: no array {key!r}, only {sorted(file)}; run embed.py")
         path_N, embedding_ND = file["image_path"], file["embedding"]
-    kinds = [f"{array.dtype} of shape {list(array.shape)}" for array in (path_N, embedding_ND)]
     if path_N.dtype.kind != "U" or path_N.ndim != 1:
-        raise UserError(f"{path}: image_path is {kinds[0]}; must be str of shape [N]")
+        found = f"{path_N.dtype} of shape {list(path_N.shape)}"
+        raise UserError(f"{path}: image_path is {found}; must be str of shape [N]")
+    found = f"{path}: embedding is {embedding_ND.dtype} of shape {list(embedding_ND.shape)}"
     if embedding_ND.dtype not in (np.float32, np.float16):
-        raise UserError(f"{path}: embedding is {kinds[1]}; must be float32 or float16")
+        raise UserError(f"{found}; must be float32 or float16")
     if embedding_ND.ndim != 2 or len(embedding_ND) != len(path_N) or not embedding_ND.shape[1]:
-        raise UserError(
-            f"{path}: embedding is {kinds[1]}; must have shape [{len(path_N)}, D],"
-            " one row for each image_path"
-        )
+        shape = f"[{len(path_N)}, D]"
+        raise UserError(f"{found}; must have shape {shape}, one row for each image_path")
     return path_N, embedding_ND
 
 
@@ -162,14 +159,14 @@ def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
         )
 
 
-def write_parquet(path: Path, about: pd.DataFrame, parts: Sequence[Any]) -> None:
+def write_parquet(path: Path, about: pd.DataFrame, blocks: Sequence[Any]) -> None:
     """Write embeddings in row groups, atomically.
 
     Args:
-        about: (N) rows with image_path, and label and domain if they are known, in the parts' order.
-        parts: (N, D) rows in all, as arrays or as what returns one for a slice, of the first one's type.
+        about: (N) rows with image_path, and label and domain if they are known, in the blocks' order.
+        blocks: (N, D) rows in all, as arrays or as what returns one for a slice, of the first one's type.
     """
-    dtype, dim = parts[0].dtype, parts[0].shape[1]
+    dtype, dim = blocks[0].dtype, blocks[0].shape[1]
     texts = [name for name in ("image_path", "label", "domain") if name in about]
     fields = [pa.field(name, pa.string()) for name in texts]
     fields.insert(1, pa.field("embedding", pa.list_(pa.from_numpy_dtype(dtype), dim)))
@@ -179,15 +176,15 @@ def write_parquet(path: Path, about: pd.DataFrame, parts: Sequence[Any]) -> None
     how["compression"] = {**dict.fromkeys(texts, "zstd"), "embedding.list.element": "none"}
     at = 0
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **how) as writer:
-        for part in parts:
-            for start in range(0, len(part), rows):
-                block_BD = np.ascontiguousarray(part[start : start + rows], dtype)
-                columns = about.iloc[at : at + len(block_BD)]
+        for block in blocks:
+            for start in range(0, len(block), rows):
+                group_BD = np.ascontiguousarray(block[start : start + rows], dtype)
+                columns = about.iloc[at : at + len(group_BD)]
                 arrays = [pa.array(columns[name], pa.string()) for name in texts]
-                values = pa.FixedSizeListArray.from_arrays(pa.array(block_BD.reshape(-1)), dim)
+                values = pa.FixedSizeListArray.from_arrays(pa.array(group_BD.reshape(-1)), dim)
                 arrays.insert(1, values)
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema), rows)
-                at += len(block_BD)
+                at += len(group_BD)
 
 
 def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
@@ -196,14 +193,11 @@ def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]
     Raises UserError for missing columns, wrong types, missing values, lists of different lengths or a
     suspected decompression bomb. pyarrow raises its own errors for a damaged file.
     """
-    _refuse_bombs(path)
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        kind = _number_type(path, file.schema_arrow)
-        names = file.read(["image_path"]).column("image_path")
-        if names.null_count:
-            raise UserError(f"{path}: image_path: {names.null_count} value(s) missing; {REMEDY}")
-        if not len(names):
-            raise UserError(f"{path}: no rows; {REMEDY}")
+    packed_bytes = path.stat().st_size  # raises OSError with a plain reason if it cannot be opened
+    kind = _number_type(path, pq.read_schema(path))
+    # Paths are read as a dictionary, which holds a path of many rows once
+    with pq.ParquetFile(path, read_dictionary=COLUMNS[:1], page_checksum_verification=True) as file:
+        names = _path_column(path, packed_bytes, file)
         path_N = names.cast(pa.large_string()).to_numpy()
         is_wanted_N = wanted.get_indexer(path_N) >= 0
         found_ND, at, filled = None, 0, 0
@@ -219,23 +213,26 @@ def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]
     return path_N[is_wanted_N], found_ND
 
 
-def _refuse_bombs(path: Path) -> None:
-    """Raise UserError if the columns, by the file's own metadata, or the paths take too much memory."""
-    packed_bytes, metadata = path.stat().st_size, pq.read_metadata(path)
+def _path_column(path: Path, packed_bytes: int, file: pq.ParquetFile) -> pa.ChunkedArray:
+    """Return image_path.
+
+    Raises UserError if there is none or one is missing, or if the file is a decompression bomb.
+    """
+    metadata = file.metadata
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     columns = (group.column(place) for group in groups for place in range(group.num_columns))
     read = [one for one in columns if one.path_in_schema.partition(".")[0] in COLUMNS]
     # An encoded value takes four bytes at least once it is decoded, however often it is repeated.
     decoded = [max(one.total_uncompressed_size, 4 * one.num_values) for one in read]
     _refuse_bomb(path, packed_bytes, sum(decoded))
-    if pq.read_schema(path).names.count(COLUMNS[0]) != 1:
-        return
-    # A dictionary holds a path once for several rows, which then have it each
-    with pq.ParquetFile(path, read_dictionary=COLUMNS[:1], page_checksum_verification=True) as file:
-        names = file.read(COLUMNS[:1]).column(0)
-    if pa.types.is_dictionary(names.type):
-        lengths = (pc.binary_length(one.dictionary).take(one.indices) for one in names.chunks)
-        _refuse_bomb(path, packed_bytes, sum(pc.sum(length_B).as_py() or 0 for length_B in lengths))
+    names = file.read(COLUMNS[:1]).column(0)
+    lengths = (pc.binary_length(one.dictionary).take(one.indices) for one in names.chunks)
+    _refuse_bomb(path, packed_bytes, sum(pc.sum(length_B).as_py() or 0 for length_B in lengths))
+    if names.null_count:
+        raise UserError(f"{path}: image_path: {names.null_count} value(s) missing; {REMEDY}")
+    if not len(names):
+        raise UserError(f"{path}: no rows; {REMEDY}")
+    return names
 
 
 def _number_type(path: Path, schema: pa.Schema) -> pa.DataType:

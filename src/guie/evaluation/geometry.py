@@ -82,7 +82,7 @@ def nearest(unit_ND: np.ndarray, index_ND: np.ndarray) -> np.ndarray:
 def pairs_between(codes_N: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw rows (2, count) of images whose class codes differ."""
     found: list[np.ndarray] = []
-    while sum(part.shape[1] for part in found) < count:
+    while sum(kept.shape[1] for kept in found) < count:
         drawn = rng.integers(len(codes_N), size=(2, 2 * count))
         found.append(drawn[:, codes_N[drawn[0]] != codes_N[drawn[1]]])
     return np.concatenate(found, axis=1)[:, :count]

@@ -11,24 +11,25 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.knn import RESERVED_BYTES, search_threads
-from guie.evaluation.search import MOST_QUERIES, Kept
+from guie.evaluation.search import MOST_QUERIES, ScoreStore
 from guie.rows.store import Store
 
 LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
+COLUMNS = ("image_path", "label", "domain", "role", "dataset", "subsets")  # that scores depend on
 
 
 def search_together(
-    work: Callable[[Kept | None], None],
-    share: Callable[[Kept], None],
+    work: Callable[[ScoreStore | None], None],
+    share: Callable[[ScoreStore], None],
     folder: Path,
     key: str,
     pairs: int,
 ) -> None:
-    """Run `work` in the main process, once all processes have searched their parts.
+    """Run `work` in the main process, once all processes have searched their shares.
 
     Args:
         work: searches and writes the result; stored queries are not searched again.
-        share: searches and stores the part of this process, without a result.
+        share: searches and stores the share of this process, without a result.
         folder: of the store, until the work is done; a short search stores nothing.
         key: hash of embeddings, table and protocol; scores of another one are not taken.
         pairs: total number of pairs of query and index image.
@@ -39,7 +40,7 @@ def search_together(
         return
     store = Store(folder, {"scores": "of queries"})
     if processes == 1:
-        work(Kept(store, prefix=key))
+        work(ScoreStore(store, prefix=key))
         store.remove()
         return
     # Imported here, as a search in one process needs no torch.
@@ -47,31 +48,22 @@ def search_together(
 
     accelerator = make_accelerator()
     with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
-        share(Kept(store, (accelerator.process_index, processes), key))
+        share(ScoreStore(store, (accelerator.process_index, processes), key))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        work(Kept(store, prefix=key))
+        work(ScoreStore(store, prefix=key))
         store.remove()
     accelerator.wait_for_everyone()
     accelerator.end_training()
 
 
-def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object) -> str:
+def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, settings: object) -> str:
     """Return a hash of all that the blocks of a search depend on."""
     digest = hashlib.sha256()
     for array_TD in embeddings:
         digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
         digest.update(np.ascontiguousarray(array_TD).data)
-    columns = [
-        c for c in ("image_path", "label", "domain", "role", "dataset", "subsets") if c in table
-    ]
-    digest.update(pd.util.hash_pandas_object(table[columns], index=False).to_numpy().tobytes())
-    words = (*words, MOST_QUERIES, RESERVED_BYTES)
-    digest.update(repr(words).encode())
+    known = table[[column for column in COLUMNS if column in table]]
+    digest.update(pd.util.hash_pandas_object(known, index=False).to_numpy().tobytes())
+    digest.update(repr((settings, MOST_QUERIES, RESERVED_BYTES)).encode())
     return digest.hexdigest()
-
-
-def pairs_of(table: pd.DataFrame) -> int:
-    """Return queries times index images of a merged index, the most that any protocol compares."""
-    role = table["role"]
-    return int(role.isin(["query", "both"]).sum()) * int(role.isin(["index", "both"]).sum())

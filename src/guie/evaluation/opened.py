@@ -209,8 +209,13 @@ def prompt_weights(
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()
     weigher = PromptWeights(embedder.to(accelerator.device).backbone)
-    settings = {"workers": workers, "title": "weights"}
     weights_NM = embed_files(
-        accelerator, weigher, model.preprocess, files, manifest.open_image, **settings
+        accelerator,
+        weigher,
+        model.preprocess,
+        files,
+        manifest.open_image,
+        workers=workers,
+        title="weights",
     )
     return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

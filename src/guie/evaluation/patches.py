@@ -77,6 +77,8 @@ def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndar
             f"--rerank local: the patches of {len(paths):,} images need {needed / 2**30:.0f} GB; at most"
             f" {MOST_BYTES / 2**30:.0f} GB are used; use search.py, or a smaller split"
         )
-    made_by = (make_accelerator(), features, model.preprocess, [*map(manifest.file, paths)])
-    patches_ND = embed_files(*made_by, manifest.open_image, title="patches")
+    files = [manifest.file(path) for path in paths]
+    patches_ND = embed_files(
+        make_accelerator(), features, model.preprocess, files, manifest.open_image, title="patches"
+    )
     return patches_ND.reshape(len(paths), features.patches, -1)[place_T]

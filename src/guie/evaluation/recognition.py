@@ -5,7 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from guie.evaluation.knn import search_threads
+from guie.evaluation.knn import search_threads, unit_vectors
 
 ITERATIONS = 20  # of k-means
 
@@ -33,9 +33,7 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
     """
     from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
 
-    emb_ND = np.asarray(emb_ND, np.float32)
-    norm_N1 = np.linalg.norm(emb_ND, axis=1, keepdims=True)
-    unit_ND = (emb_ND / np.where(norm_N1 > 0, norm_N1, 1)).astype(np.float32)
+    unit_ND = unit_vectors(np.asarray(emb_ND), label_N)
     names, class_N = np.unique(label_N, return_inverse=True)
     kmeans = faiss.Kmeans(
         unit_ND.shape[1],

@@ -80,14 +80,6 @@ def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFr
     return sample.sort_values("image_path").drop(columns="draw").reset_index(drop=True)
 
 
-def random_projection(emb_ND: np.ndarray, dim: int, seed: int = 0) -> np.ndarray:
-    """Project embeddings [N, D] by a Gaussian matrix, float32 [N, R]: a baseline for reduction."""
-    from sklearn.random_projection import GaussianRandomProjection  # see `fit_components`
-
-    matrix = GaussianRandomProjection(dim, random_state=seed)
-    return matrix.fit_transform(emb_ND.astype(np.float32)).astype(np.float32)
-
-
 def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str) -> Embeddings:
     """Read one model's embeddings [T, D], or join those of specialists. Raises UserError.
 
@@ -147,7 +139,10 @@ def reduced(
             raise UserError(f"--dim {dim}: must be 1 to the embedding's {given.shape[1]}")
         return given[:, :dim]
     if kind == "random":
-        return random_projection(_units(given), dim, seed)
+        from sklearn.random_projection import GaussianRandomProjection  # see `fit_components`
+
+        matrix = GaussianRandomProjection(dim, random_state=seed)
+        return matrix.fit_transform(_units(given)).astype(np.float32)
     assert isinstance(fit, np.ndarray)
     return fit_components(_units(fit), dim, whiten=kind == "pca-whitened").of(_units(given))
 

@@ -95,7 +95,7 @@ class Reranker:
             if LOCAL in self.methods and patches_BPF is not None and self._patches_of:
                 row_BC, score_BC = reordered(row_BC, score_BC, patches_BPF[block], self._patches_of)
             found.append((row_BC[:, :k], score_BC[:, :k]))
-        rows_BK, score_BK = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        rows_BK, score_BK = (np.concatenate(blocks) for blocks in zip(*found, strict=True))
         return rows_BK, score_BK
 
     def _reranked(
@@ -157,10 +157,9 @@ class NeighbourLists:
         row_BCK, score_BCK = self.row_NK[rows_BC], self.score_NK[rows_BC]
         left_BCK = (row_BCK == own_B[:, None, None]) | (rows_BC < 0)[:, :, None]
         order_BCK = np.argsort(left_BCK, axis=2, kind="stable")[:, :, :k]
-        row_BCK = np.where(left_BCK, -1, row_BCK)
-        score_BCK = np.where(left_BCK, -np.inf, score_BCK)
-        row_BCK = np.take_along_axis(row_BCK, order_BCK, 2)
-        return row_BCK, np.take_along_axis(score_BCK, order_BCK, 2)
+        row_BCK = np.take_along_axis(np.where(left_BCK, -1, row_BCK), order_BCK, 2)
+        score_BCK = np.take_along_axis(np.where(left_BCK, -np.inf, score_BCK), order_BCK, 2)
+        return row_BCK, score_BCK
 
 
 # ---------------------------------------------------------------- means with mutual neighbours
@@ -303,19 +302,16 @@ def consistent_shares(query_PF: np.ndarray, image_CPF: np.ndarray) -> np.ndarray
     shares = []
     for nearest_P, back_P in zip(nearest_CP, back_CP, strict=True):
         matched_M = np.flatnonzero(back_P[nearest_P] == np.arange(len(query_PF)))
-        here_M2, there_M2 = place_P2[matched_M], place_P2[nearest_P[matched_M]]
-        shares.append(_consistent(here_M2, there_M2) / len(query_PF))
+        fits_M1 = None
+        if len(matched_M) >= FEWEST:  # OpenCV's draws are the same in each call
+            _, fits_M1 = cv2.estimateAffinePartial2D(
+                place_P2[matched_M],
+                place_P2[nearest_P[matched_M]],
+                ransacReprojThreshold=TOLERANCE,
+                maxIters=DRAWS,
+            )
+        shares.append(0 if fits_M1 is None else int(fits_M1.sum()) / len(query_PF))
     return np.array(shares, np.float32)
-
-
-def _consistent(here_M2: np.ndarray, there_M2: np.ndarray) -> int:
-    """Count the matches that fit one similarity transform. OpenCV's draws are the same in each call."""
-    if len(here_M2) < FEWEST:
-        return 0
-    _, fits_M1 = cv2.estimateAffinePartial2D(
-        here_M2, there_M2, ransacReprojThreshold=TOLERANCE, maxIters=DRAWS
-    )
-    return 0 if fits_M1 is None else int(fits_M1.sum())
 
 
 def reordered(

@@ -23,6 +23,8 @@ from guie.rows.filling import T, Writer, fill
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
+MOST_QUERIES = 4096  # in one block
+
 
 class LabelSets:
     """The labels of T images (`a|b` is two); images are relevant to each other if they share a label.
@@ -37,7 +39,6 @@ class LabelSets:
         self.labels_SL = np.full((len(texts), max(map(len, label_lists), default=1)), -1)
         for row_L, names in zip(self.labels_SL, label_lists, strict=True):
             row_L[: len(names)] = [codes.setdefault(name, len(codes)) for name in names]
-        self.label_count = len(codes)
 
     def shared(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
         """Return whether query and retrieved image, both rows T, share a label: bool [B, K]."""
@@ -51,43 +52,36 @@ class LabelSets:
 
     def count_shared(self, query_Q: np.ndarray, index_N: np.ndarray) -> np.ndarray:
         """Count the index rows that share any label with each query row, [Q]."""
+        count_S = np.bincount(self.set_T[index_N], minlength=len(self.labels_SL))
         if self.labels_SL.shape[1] == 1:  # no image has two labels: typical for many classes
-            count_C = np.bincount(self.first(index_N), minlength=self.label_count)
-            return count_C[self.first(query_Q)]
-        labels_NL = self.labels_SL[self.set_T[index_N]]
-        image_E, slot_E = np.nonzero(labels_NL >= 0)  # E: (image, label) entries
-        label_E = labels_NL[image_E, slot_E]
+            return count_S[self.set_T[query_Q]]
+        set_E, slot_E = np.nonzero(self.labels_SL >= 0)  # E: (set of labels, label) entries
+        label_E = self.labels_SL[set_E, slot_E]
         order_E = np.argsort(label_E, kind="stable")
-        starts = np.searchsorted(label_E[order_E], np.arange(1, self.label_count))
-        members_C = np.split(image_E[order_E], starts)
+        starts = np.searchsorted(label_E[order_E], np.arange(1, label_E.max() + 1))
+        sets_C = np.split(set_E[order_E], starts)
 
-        asked_S, set_Q = np.unique(self.set_T[query_Q], return_inverse=True)
-        sharing = ([members_C[c] for c in row_L if c >= 0] for row_L in self.labels_SL[asked_S])
-        sizes = [len(np.unique(np.concatenate(images))) for images in sharing]
-        return np.array(sizes, dtype=np.int64)[set_Q]
-
-    def first(self, rows_R: np.ndarray) -> np.ndarray:
-        """Return the integer code of each row's first label, [R]."""
-        return self.labels_SL[self.set_T[rows_R], 0]
-
-
-MOST_QUERIES = 4096  # in one block
+        asked_S, place_Q = np.unique(self.set_T[query_Q], return_inverse=True)
+        sharing = (
+            np.unique(np.concatenate([sets_C[c] for c in row_L if c >= 0]))
+            for row_L in self.labels_SL[asked_S]
+        )
+        return np.array([count_S[sets].sum() for sets in sharing], dtype=np.int64)[place_Q]
 
 
 @dataclass(frozen=True)
-class Kept:
+class ScoreStore:
     """Where a long search stores the scores of its queries.
 
-    Args:
-        store: of records, used by this computation alone.
-        part: n and m, if m processes share the work.
+    Attributes: `rows`, the records, used by this computation alone; `share`, n and m, if m processes share
+    the work; `prefix`, of the rows' keys.
     """
 
-    store: Store
-    part: tuple[int, int] = (0, 1)
+    rows: Store
+    share: tuple[int, int] = (0, 1)
     prefix: str = ""
 
-    def within(self, prefix: str) -> Kept:
+    def within(self, prefix: str) -> ScoreStore:
         """Return the same store for searches with that prefix."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
@@ -199,19 +193,14 @@ class Ranking:
         return self.images.own_places(self.search.query_Q, self.search.index_I)
 
     @cached_property
-    def _search(self) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-        """The search by query vectors, k, own places and patches; built when it is first needed."""
+    def _index(self) -> ExactIndex | Reranker:
         index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
-
-        def patches_of(places: np.ndarray) -> np.ndarray:
-            assert patches_TPF is not None
-            return patches_TPF[index_I[places]]
-
         unit_ID = self.unit_TD[index_I]
-        find, methods = ExactIndex(unit_ID).search, self.rerank.methods
-        if not methods or not len(index_I):
-            return lambda query_BD, k, own_B, _: find(query_BD, k, own_B)
-        return Reranker(unit_ID, find, methods, patches_of=patches_of).search
+        index = ExactIndex(unit_ID)
+        if not self.rerank.methods or not len(index_I):
+            return index
+        patches_of = None if patches_TPF is None else lambda places: patches_TPF[index_I[places]]
+        return Reranker(unit_ID, index.search, self.rerank.methods, patches_of=patches_of)
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
@@ -219,9 +208,12 @@ class Ranking:
         Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
         """
         query_B, patches_TPF = self.search.query_Q[block], self.rerank.patches_TPF
-        patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
-        asked = (self.unit_TD[query_B], k, self._own_Q[block], patches_BPF)
-        place_BK, score_BK = self._search(*asked)
+        query_BD, own_B = self.unit_TD[query_B], self._own_Q[block]
+        if isinstance(self._index, ExactIndex):
+            place_BK, score_BK = self._index.search(query_BD, k, own_B)
+        else:
+            patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
+            place_BK, score_BK = self._index.search(query_BD, k, own_B, patches_BPF)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(self, size: int) -> list[slice]:
@@ -248,24 +240,26 @@ def score_queries(
     rankings: Iterable[Ranking],
     search: Search,
     keys: Sequence[str],
-    kept: Kept | None = None,
+    store: ScoreStore | None = None,
     query_counts: bool = False,
 ) -> pd.DataFrame:
     """Return the named metrics of each query, indexed by row T; NaN if it has no positive.
 
     Args:
         rankings: together, of all queries of the search.
-        kept: stores the scores. Rows of other parts are NaN until those are computed.
+        store: where scores are stored. Rows of other processes are NaN until those are computed.
         query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
             query's own image where it is in the index, like PUMA's code.
     """
-    scores = [QueryScores(ranking, keys, query_counts).table(kept) for ranking in rankings]
-    found = pd.concat(scores) if scores else pd.DataFrame(columns=list(keys), dtype=float)
-    return found.reindex(search.query_Q)
+    scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
+    return pd.concat(scores).reindex(search.query_Q)
 
 
 class QueryScores:
-    """Computes the scores of the queries of a ranking that have a positive, a block at a time."""
+    """Computes the scores of the queries of a ranking that have a positive, a block at a time.
+
+    It is what `guie.rows.filling.fill` runs for a long search.
+    """
 
     process, remote = (0, 1), None
 
@@ -281,19 +275,34 @@ class QueryScores:
         self.positives_Q, self.window_Q = positives_Q[order_Q], window_Q[order_Q]
         self.ranking = replace(ranking, search=replace(search, query_Q=self.query_Q))
         self.keys, self.query_counts = keys, query_counts
-        self.blocks = _blocks(self.window_Q, keys)
+        self.blocks = self._blocks()
 
-    def table(self, kept: Kept | None) -> pd.DataFrame:
-        """Return the scores, indexed by row T; without those of other parts that are not stored."""
-        if kept is None:
-            bar = tqdm(self.blocks, "search", delay=5, disable=None)
-            found = [pd.DataFrame(columns=list(self.keys), dtype=float), *map(self._scored, bar)]
-            return pd.concat(found[1:] or found).set_axis(self.query_Q)
-        prefix = f"{kept.prefix}{self.ranking.search.name}/"
+    def _blocks(self) -> list[slice]:
+        """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
+        blocks, start = [], 0
+        while start < len(self.window_Q):
+            size = min(MOST_QUERIES, len(self.window_Q) - start)
+            while size > (fits := block_size(self._depth(start + size - 1), MOST_QUERIES)):
+                size = fits
+            blocks.append(slice(start, start + size))
+            start += size
+        return blocks
+
+    def _depth(self, last: int) -> int:
+        """Return the ranks that a block needs; its last query has the most positives."""
+        return metrics.depth_of(self.keys, self.window_Q[last])
+
+    def table(self, store: ScoreStore | None) -> pd.DataFrame:
+        """Return the scores, indexed by row T; without those of other processes that are not stored."""
+        if store is None:
+            found = [*map(self._scored, tqdm(self.blocks, "search", delay=5, disable=None))]
+            empty = pd.DataFrame(columns=list(self.keys), dtype=float)
+            return (pd.concat(found) if found else empty).set_axis(self.query_Q)
+        prefix = f"{store.prefix}{self.ranking.search.name}/"
         states = row_keys([f"{prefix}{row}" for row in self.query_Q.tolist()])
-        fill(kept.store, states, self, part=kept.part, title="search")
-        known = np.setdiff1d(np.arange(len(states)), kept.store.missing(states))
-        return kept.store.table(states.take(known)).set_axis(self.query_Q[known])
+        fill(store.rows, states, self, part=store.share, title="search")
+        known = np.setdiff1d(np.arange(len(states)), store.rows.missing(states))
+        return store.rows.table(states.take(known)).set_axis(self.query_Q[known])
 
     def starts(self, count: int, parts: int) -> list[int]:
         return [block.start for block in self.blocks]
@@ -308,7 +317,7 @@ class QueryScores:
 
     def _scored(self, block: slice) -> pd.DataFrame:
         images, rows_B, window_B = self.ranking.images, self.query_Q[block], self.window_Q[block]
-        found_BK, _ = self.ranking.nearest(block, metrics.depth_of(self.keys, window_B[-1]))
+        found_BK, _ = self.ranking.nearest(block, self._depth(block.stop - 1))
         relevant_BK = images.are_relevant(rows_B, found_BK)
         found = metrics.ranking_metrics(relevant_BK, self.positives_Q[block], self.keys)
         if self.query_counts:
@@ -322,19 +331,3 @@ def unanswerable(queries: int) -> UserError:
     return UserError(
         f"none of {queries} queries has a positive in the index; check the columns label and role"
     )
-
-
-def _blocks(window_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
-    """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
-
-    def needed(last: int) -> int:
-        return metrics.depth_of(keys, window_Q[last])
-
-    blocks, start = [], 0
-    while start < len(window_Q):
-        size = min(MOST_QUERIES, len(window_Q) - start)
-        while size > (fits := block_size(needed(start + size - 1), MOST_QUERIES)):
-            size = fits
-        blocks.append(slice(start, start + size))
-        start += size
-    return blocks

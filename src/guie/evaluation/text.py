@@ -54,12 +54,33 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
         [[template.replace("{}", word) for template in config.templates] for word in words]
         for words in classes.values()
     ]
-    file = Path(config.cache) / f"{_key(backbone, sentences)}.npz"
+    weights = find_weights(backbone)
+    assert weights is not None  # a tag or file is named
+    # The weights' content is hashed, so that a retrained file of the same name gets another key.
+    recipe = [name, sha256_of(weights.file), import_open_clip().__version__, sentences]
+    key = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
+    file = Path(config.cache) / f"{key}.npz"
     if not file.exists():
         with replacing(file) as temporary:
             save_arrays(temporary, **_encode(backbone, sentences)._asdict())
     with np.load(file, allow_pickle=False) as kept:
         return ClassTexts(kept["emb_CD"], float(kept["scale"]))
+
+
+@torch.inference_mode()
+def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
+    """Return the embedding of each class, by the sentences of each of its names."""
+
+    def mean(units: list[torch.Tensor]) -> torch.Tensor:
+        return functional.normalize(torch.stack(units).mean(dim=0), dim=-1)
+
+    clip = _clip(backbone)
+    flat = sorted({text for names in sentences for texts in names for text in texts})
+    emb_TD = dict(zip(flat, _encoded(clip, backbone.name, flat, normalize=True), strict=True))
+    rows = [
+        mean([mean([emb_TD[text] for text in texts]) for texts in names]) for names in sentences
+    ]
+    return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
 
 
 class TextEncoder:
@@ -126,32 +147,10 @@ def _clip(backbone: BackboneConfig) -> Clip:
     return clip
 
 
-def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
-    """Hash the weights' content, so that a retrained file of the same name gets another key."""
-    weights = find_weights(backbone)
-    assert weights is not None  # a tag or file is named
-    recipe = [backbone.name, sha256_of(weights.file), import_open_clip().__version__, sentences]
-    return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
-
-
-@torch.inference_mode()
-def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
-    clip = _clip(backbone)
-    flat = sorted({text for names in sentences for texts in names for text in texts})
-    emb_TD = dict(zip(flat, _encoded(clip, backbone.name, flat, normalize=True), strict=True))
-    rows = [_mean([_mean([emb_TD[t] for t in texts]) for texts in names]) for names in sentences]
-    return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
-
-
 def _encoded(clip: Clip, name: str, sentences: Sequence[str], **settings: bool) -> torch.Tensor:
     """Encode sentences with a CLIP of that name, on its device: float32 (T, F)."""
     tokenize = import_open_clip().get_tokenizer(name, context_length=clip.context_length)
     device, starts = clip.logit_scale.device, range(0, len(sentences), BATCH_SENTENCES)
-    parts = [list(sentences[start : start + BATCH_SENTENCES]) for start in starts]
-    bar = tqdm(parts, "texts", leave=False, delay=2)
-    return torch.cat([clip.encode_text(tokenize(p).to(device), **settings).float() for p in bar])
-
-
-def _mean(units: list[torch.Tensor]) -> torch.Tensor:
-    """Return the normalised mean of unit vectors."""
-    return functional.normalize(torch.stack(units).mean(dim=0), dim=-1)
+    batches = [list(sentences[start : start + BATCH_SENTENCES]) for start in starts]
+    bar = tqdm(batches, "texts", leave=False, delay=2)
+    return torch.cat([clip.encode_text(tokenize(b).to(device), **settings).float() for b in bar])

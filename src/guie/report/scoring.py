@@ -15,14 +15,15 @@ from guie.base.files import write_json, write_text
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.manifest.companions import companion_path
 from guie.evaluation.files import Embeddings, arrays_of, as_units, load_embeddings, table_of
-from guie.evaluation.graded import read_rankings, write_rankings
-from guie.evaluation.long_search import key_of, pairs_of, search_together
+from guie.evaluation.graded import read_grades
+from guie.evaluation.long_search import key_of, search_together
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
-from guie.evaluation.protocols.retrieval import Scores, read_grades
+from guie.evaluation.protocols.retrieval import Scores
+from guie.evaluation.ranking_files import read_rankings, write_rankings
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
-from guie.evaluation.search import Kept, Rerank
+from guie.evaluation.search import Rerank, ScoreStore
 from guie.report.tables import reports_table
 
 
@@ -56,9 +57,9 @@ def search(
     rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
     options = {"quirks": args.quirk, "rerank": rerank, "grades": grades}
 
-    def work(kept: Kept | None) -> None:
+    def work(store: ScoreStore | None) -> None:
         draws = {"draws": args.draws, "draws_of_others": args.draws if args.html else 0}
-        reports, scores = run_models(protocols, models, table, kept=kept, **draws, **options)
+        reports, scores = run_models(protocols, models, table, store=store, **draws, **options)
         if args.write_queries:  # before the report, which tells study.py that both are there
             write_query_scores(args.write_queries, protocols, scores)
             print(f"wrote {args.write_queries}")
@@ -79,14 +80,18 @@ def search(
 
     arrays = [array for model in models.values() for array in arrays_of(model)]
     patches = [] if rerank.patches_TPF is None else [rerank.patches_TPF]
+    queries, indexed = (
+        int(table["role"].isin([role, "both"]).sum()) for role in ("query", "index")
+    )
     search_together(
         work,
-        lambda kept: share_models(protocols, models, table, kept, **options),
+        lambda store: share_models(protocols, models, table, store, **options),
         folder=args.out.with_name(f"{args.out.name}.parts"),
         key=key_of(
-            [*arrays, *patches], table, args.protocol, args.index, args.quirk, *rerank.methods
+            [*arrays, *patches], table, (args.protocol, args.index, args.quirk, rerank.methods)
         ),
-        pairs=pairs_of(table) * len(arrays) * len(protocols),
+        # Those of a merged index, the most that any protocol compares
+        pairs=queries * indexed * len(arrays) * len(protocols),
     )
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.data.manifest.companions import read_companion
-from guie.evaluation import graded, metrics, recognition
+from guie.evaluation import metrics, recognition
 from guie.evaluation.files import Embeddings
-from guie.evaluation.graded import ILIAS_DEPTH, Rankings, map_at_1k
+from guie.evaluation.graded import graded_scores
 from guie.evaluation.knn import block_size
-from guie.evaluation.protocols.base import HARMONIC, Part, Protocol, members
-from guie.evaluation.recognition import nmi
+from guie.evaluation.protocols.base import Part, Protocol, members
+from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
 from guie.evaluation.search import (
     MOST_QUERIES,
     NO_RERANK,
     Images,
-    Kept,
     Rerank,
+    ScoreStore,
     Search,
     rankings,
     score_queries,
@@ -33,119 +30,13 @@ from guie.evaluation.search import (
 )
 
 
-def cluster_scores(
-    part: Part, table: pd.DataFrame, embedded: Embeddings
-) -> dict[str, dict[str, float]]:
-    """Return NMI of each group's images, queries and index together; an image with two rows counts once."""
-    found = {}
-    for name, rows in table.groupby(groups_of(part, table), sort=False):
-        rows = rows.drop_duplicates("image_path")
-        unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[rows["domain"].iloc[0]]
-        labels = pd.factorize(rows["label"])[0]
-        found[str(name)] = {"nmi": nmi(unit_TD[rows.index.to_numpy()], labels)}
-    return found
-
-
-def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
-    """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
-    if part.index != "merged" or not set(part.metrics) <= {"map_at_1000", "found_at_1000"}:
-        raise UserError("--results: only --protocol ilias scores rankings")
-    images, query_Q = Images.of(table), given.query_Q
-    positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
-    relevant_QK = images.are_relevant(query_Q, given.found_QK)
-    with np.errstate(invalid="ignore"):  # NaN for a query without positives
-        of_ilias = {  # equal scores are one step of ILIAS's AP
-            "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
-            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, ILIAS_DEPTH),
-        }
-        found = {key: of_ilias[key] for key in part.metrics}
-    return Scores.of(part, table, pd.DataFrame(found, index=query_Q))
-
-
-def recognition_scores(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
-) -> dict[str, float]:
-    """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
-
-    The class is that of the nearest neighbour, the confidence its similarity (-inf without one) or,
-    with `rerank`, its corrected score.
-    """
-    confidence, correct, answered = [], [], []
-    for ranking in rankings(images, embedded, search, rerank):
-        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-        parts = -(-len(query_Q) // block_size(2, MOST_QUERIES))
-        for rows in np.array_split(np.arange(len(query_Q)), parts) if parts else ():
-            block = slice(rows[0], rows[-1] + 1)
-            found_B1, similarity_B1 = ranking.nearest(block, 1)
-            # No columns where the index is empty
-            confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
-            correct.append(images.are_relevant(query_Q[block], found_B1).any(axis=1))
-        answered.append(images.count_positives(query_Q, index_I) > 0)
-    confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
-    return {
-        "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
-        "gap_minus": recognition.gap_minus(confidence_Q, correct_Q, answered_Q),
-        "accuracy": recognition.accuracy(correct_Q, answered_Q),
-    }
-
-
-CODES = {"easy": graded.EASY, "hard": graded.HARD, "junk": graded.JUNK}
-BLOCK_QUERIES = 16  # queries whose whole rankings are in memory at once
-
-
-def read_grades(path: Path) -> pd.DataFrame:
-    """Read query and image (paths as in the manifest) and grade, one row per graded pair.
-
-    Raises UserError that names the file and its first bad row.
-    """
-    grades = read_companion(path, "relevance")
-    for line, word in grades["grade"][~grades["grade"].isin(CODES)].items():
-        raise UserError(f"{path}:{line}: unknown grade {word!r}; known: {', '.join(CODES)}")
-    for line in grades.index[grades.duplicated(["query", "image"])]:
-        raise UserError(f"{path}:{line}: this pair is already graded; delete one row")
-    return grades
-
-
-def graded_scores(
-    images: Images, table: pd.DataFrame, embedded: Embeddings, search: Search, options: Options
-) -> pd.DataFrame:
-    """Return AP and precisions of each query at every level, by row T; NaN if it has no positive."""
-    assert options.grades is not None
-    parts = []
-    for ranking in rankings(images, embedded, search, options.rerank):
-        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-        column_T = np.full(len(table), -1)
-        column_T[index_I] = np.arange(len(index_I))
-        index_of = pd.Series(np.arange(len(index_I)), table["image_path"][index_I])
-        for block in ranking.blocks(BLOCK_QUERIES):
-            grade_BI = _grades_of(table["image_path"][query_Q[block]], index_of, options.grades)
-            row_BK, _ = ranking.nearest(block, len(index_I))
-            grade_BK = np.take_along_axis(grade_BI, column_T[row_BK], axis=1)
-            # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
-            grade_BK = np.where(row_BK >= 0, grade_BK, graded.JUNK)
-            parts.append(pd.DataFrame(graded.revisited(grade_BK), index=query_Q[block]))
-    return pd.concat(parts).loc[search.query_Q]
-
-
-def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) -> np.ndarray:
-    """Return grade codes [B, I]; ungraded images are negative."""
-    codes_BI = np.full((len(queries), len(index_of)), graded.NEGATIVE, np.int8)
-    known = grades[grades["query"].isin(queries) & grades["image"].isin(index_of.index)]
-    places = pd.Index(queries).get_indexer(known["query"])
-    codes_BI[places, index_of[known["image"]].to_numpy()] = known["grade"].map(CODES).to_numpy()
-    return codes_BI
-
-
-ROUNDED = 3  # decimals, for the quirk `round`
-
-
 @dataclass(frozen=True)
 class Options:
     """Options for running any protocol."""
 
     quirks: Iterable[str] = ()  # the keys of `QUIRKS` that are on
     draws: int = 0  # number of bootstrap draws; 0 for no intervals
-    kept: Kept | None = None  # stores the scores of a long search
+    store: ScoreStore | None = None  # where a long search stores its scores
     grades: pd.DataFrame | None = None  # result of `read_grades`, required by graded parts
     rerank: Rerank = NO_RERANK  # corrections of every ranking
 
@@ -155,11 +46,8 @@ class Options:
             known = ", ".join(protocol.quirks) or "none"
             unknown = f"--quirk {other[0]}: unknown to protocol {protocol.name}"
             raise UserError(f"{unknown}; known: {known}")
-        return replace(self.within(protocol.name), quirks=frozenset(self.quirks))
-
-    def within(self, name: str) -> Options:
-        """Return the options for one part, whose scores are stored separately."""
-        return replace(self, kept=self.kept and self.kept.within(name))
+        store = self.store and self.store.within(protocol.name)
+        return replace(self, quirks=frozenset(self.quirks), store=store)
 
 
 PLAIN = Options()
@@ -195,11 +83,19 @@ class Scores:
         return [key for key in self.values.columns if all(key in keys for keys in sets)]
 
 
+def images_of(part: Part, table: pd.DataFrame) -> Images:
+    """Return the rows of the table, with queries and index restricted to the part's subset."""
+    images = Images.of(table)
+    return images.within(members(table, part.subset)) if part.subset else images
+
+
+def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
+    """Return the domain or data set of each row, whichever the part averages by."""
+    return table[part.by if part.by in table else "domain"].to_numpy()
+
+
 def search_part(
-    part: Part,
-    table: pd.DataFrame,
-    embedded: Embeddings,
-    options: Options = PLAIN,
+    part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options
 ) -> list[pd.DataFrame]:
     """Return the query scores of each search of a part; see `guie.evaluation.search.score_queries`.
 
@@ -208,11 +104,15 @@ def search_part(
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
+    store = options.store and options.store.within(part.name)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
+            assert options.grades is not None
             if len(search.query_Q):
-                found.append(graded_scores(images, table, embedded, search, options))
+                found.append(
+                    graded_scores(images, table, embedded, search, options.grades, options.rerank)
+                )
             continue
         drawn = galleries(search, images, table, part.gallery_draws) or [search]
         groups = pd.unique(group_T[drawn[0].query_Q])
@@ -220,7 +120,7 @@ def search_part(
         for one in drawn:
             ranked = rankings(images, embedded, one, options.rerank)
             query_counts = "query_counts" in options.quirks
-            found.append(score_queries(ranked, one, keys, options.kept, query_counts))
+            found.append(score_queries(ranked, one, keys, store, query_counts))
     return found
 
 
@@ -242,12 +142,7 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
     return drawn
 
 
-def retrieve(
-    part: Part,
-    table: pd.DataFrame,
-    embedded: Embeddings,
-    options: Options = PLAIN,
-) -> Scores:
+def retrieve(part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options) -> Scores:
     """Run the searches of a part; arguments are those of `search_part`.
 
     Raises UserError if no query has a positive.
@@ -268,40 +163,68 @@ def retrieve(
     return scores
 
 
-def images_of(part: Part, table: pd.DataFrame) -> Images:
-    """Return the rows of the table, with queries and index restricted to the part's subset."""
-    images = Images.of(table)
-    return images.within(members(table, part.subset)) if part.subset else images
+def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
+    """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
+    if part.index != "merged" or not set(part.metrics) <= {"map_at_1000", "found_at_1000"}:
+        raise UserError("--results: only --protocol ilias scores rankings")
+    images, query_Q = Images.of(table), given.query_Q
+    positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
+    relevant_QK = images.are_relevant(query_Q, given.found_QK)
+    with np.errstate(invalid="ignore"):  # NaN for a query without positives
+        found = {  # equal scores are one step of ILIAS's AP
+            "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
+            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, DEPTH),
+        }
+    return Scores.of(part, table, pd.DataFrame(found, index=query_Q)[list(part.metrics)])
 
 
-def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
-    """Return the domain or data set of each row, whichever the part averages by."""
-    return table[part.by if part.by in table else "domain"].to_numpy()
+def group_scores(
+    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
+) -> dict[str, dict[str, float]]:
+    """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy.
 
-
-def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
-    """Return means over groups and over queries, and each group's means with counts of queries.
-
-    Returns `mean`, `pooled` and `domains` in the format of `report.json`. A group without any
-    positive has None for every metric and is left out of the mean.
+    NMI is of a group's images, queries and index together; an image with two rows counts once.
     """
-    values, common = scores.values, scores.common
-    groups = values.groupby(scores.group_Q)
-    by_group = groups.mean().round(ROUNDED) if "round" in quirks else groups.mean()
-    mean = by_group[common].mean()
-    for key in HARMONIC:
-        if key in common:
-            mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
-    without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
-    each = scores.part.gallery_draws or 1  # every draw has the same number of queries
-    domains = {}
-    for name, means in by_group.iterrows():
-        domains[name] = metrics.plain(means[[k for k in values if k in scores.part.keys(name)]])
-        domains[name]["queries"] = int(groups.size()[name]) // each
-        domains[name]["queries_without_positive"] = int(without[name]) // each
+    found: dict[str, dict[str, float]] = {}
+    if part.clusters:
+        own = table[members(table, part.subset)] if part.subset else table
+        for name, rows in own.groupby(groups_of(part, own), sort=False):
+            rows = rows.drop_duplicates("image_path")
+            domain = rows["domain"].iloc[0]
+            unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[domain]
+            labels = pd.factorize(rows["label"])[0]
+            found[str(name)] = {"nmi": recognition.nmi(unit_TD[rows.index.to_numpy()], labels)}
+    if part.recognition:
+        images, group_T = images_of(part, table), groups_of(part, table)
+        for search in searches(part.index, images, group_T):
+            if len(search.query_Q):
+                group = str(group_T[search.query_Q[0]])
+                found[group] = recognition_scores(images, embedded, search, rerank)
+    return found
+
+
+def recognition_scores(
+    images: Images, embedded: Embeddings, search: Search, rerank: Rerank
+) -> dict[str, float]:
+    """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
+
+    The class is that of the nearest neighbour, the confidence its similarity (-inf without one) or,
+    with `rerank`, its corrected score.
+    """
+    confidence, correct, answered = [], [], []
+    for ranking in rankings(images, embedded, search, rerank):
+        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
+        count = -(-len(query_Q) // block_size(2, MOST_QUERIES))
+        for rows in np.array_split(np.arange(len(query_Q)), count) if count else ():
+            block = slice(rows[0], rows[-1] + 1)
+            found_B1, similarity_B1 = ranking.nearest(block, 1)
+            # No columns where the index is empty
+            confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
+            correct.append(images.are_relevant(query_Q[block], found_B1).any(axis=1))
+        answered.append(images.count_positives(query_Q, index_I) > 0)
+    confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
-        "mean": metrics.plain(mean),
-        "pooled": metrics.plain(values[common].mean()),
-        "domains": domains,
-        "index": scores.part.index,
+        "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
+        "gap_minus": recognition.gap_minus(confidence_Q, correct_Q, answered_Q),
+        "accuracy": recognition.accuracy(correct_Q, answered_Q),
     }
