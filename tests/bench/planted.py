@@ -162,10 +162,11 @@ def cleaned(folder: Path, args: argparse.Namespace) -> pd.DataFrame:
     return found.assign(ends=[*map(frozenset, ends)])[found["sure"]]
 
 
-def tell_recall(copies: pd.DataFrame, found: pd.DataFrame) -> None:
+def show_recall(copies: pd.DataFrame, found: pd.DataFrame) -> None:
     """Print how many planted pairs were found: leaks and near-duplicates, by alteration and by domain."""
     pairs = [frozenset(pair) for pair in zip(copies["image_path"], copies["original"], strict=True)]
-    copies = copies.assign(found=[pair in {*found["ends"]} for pair in pairs])
+    known = {*found["ends"]}
+    copies = copies.assign(found=[pair in known for pair in pairs])
     copies["kind"] = np.where(copies["leak"], "leaks", "duplicates")
     for column, title in (("how", "by alteration"), ("domain", "by domain")):
         recall = copies.groupby([column, "kind"])["found"].agg(["size", "mean"]).unstack()
@@ -180,7 +181,7 @@ def tell_recall(copies: pd.DataFrame, found: pd.DataFrame) -> None:
     print(f"\nleaks found: {copies.loc[copies['leak'], 'found'].sum()} of {copies['leak'].sum()}")
 
 
-def tell_others(copies: pd.DataFrame, found: pd.DataFrame) -> None:
+def show_others(copies: pd.DataFrame, found: pd.DataFrame) -> None:
     """Print the findings that connect other images than a copy and its original, by kind and domain.
 
     Those within a class may be copies that the data set has.
@@ -229,8 +230,8 @@ def main() -> None:
         print(
             f"\n{len(table):,} images, {len(copies):,} planted copies; cleaned in {seconds:.0f} s"
         )
-        tell_recall(copies, found)
-        tell_others(copies, found)
+        show_recall(copies, found)
+        show_others(copies, found)
 
 
 if __name__ == "__main__":
