@@ -29,11 +29,7 @@ import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
-from guie.data.archives import (
-    damage_as_user_error,
-    fault_of_member,
-    refuse_cut_short,
-)
+from guie.data.archives import damage_as_user_error, fault_of_member, refuse_cut_short
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
@@ -230,9 +226,7 @@ def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
         yield {"image_path": printable, "reason": reason, "offset": 0, "size": 0, "content": 0}
 
 
-def _members(
-    tar: Path,
-) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], dict[str, str]]:
+def _members(tar: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], dict[str, str]]:
     """Return by name: the places of a tar's images, the texts of sidecars, the reasons for the rest."""
     images: dict[str, dict[str, Any]] = {}
     sidecars: dict[str, bytes] = {}

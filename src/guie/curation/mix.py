@@ -10,12 +10,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, load_config
-from guie.config.data import (
-    CleaningConfig,
-    ClipConfig,
-    ProxyEvaluatorConfig,
-    SelectionConfig,
-)
+from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig, SelectionConfig
 from guie.config.training import refuse_untrainable
 from guie.curation.classes import oversample, split_validation
 from guie.curation.cleaning import clean_rows, refuse_late_leaks
@@ -107,7 +102,7 @@ def select_rows(
             return proxy.score(rows_of(mix), seed)
     else:
         full = FullTraining(table, selection, config, sidecar)
-        identity = full.identity()
+        identity = full.identity
 
         def evaluate(mix: Mix, seed: int) -> Score:
             return full.score(rows_of(mix), mix_name(mix), seed)
@@ -149,14 +144,12 @@ class FullTraining:
         self.metric, self.root, self.sidecar = selection.metric, config.image_root, sidecar
         self.val = table[table["split"] == "val"]
         rows = table[["image_path", "label", "domain", "split", "role"]]
-        digest = hashlib.sha256(self.run.model_dump_json().encode())
-        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        self.digest = digest.hexdigest()[:16]
-        self.folder = config.beside(".selection") / self.digest
-
-    def identity(self) -> str:
-        """Return everything that a score depends on except the rows and the seed."""
-        return f"{self.digest} {self.metric}"
+        whole = hashlib.sha256(self.run.model_dump_json().encode())
+        whole.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        digest = whole.hexdigest()[:16]
+        self.folder = config.beside(".selection") / digest
+        # Everything that a score depends on except the rows and the seed
+        self.identity = f"{digest} {self.metric}"
 
     def score(self, rows: pd.DataFrame, name: str, seed: int) -> Score:
         """Train on some of the table's train rows, the mix `name`, and score on val."""

@@ -218,7 +218,10 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
         while True:
-            possible = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            if direction == "forward":
+                possible = [*_additions(mix, candidates)]
+            else:
+                possible = [(mix - {one}, f"-{one}") for one in sorted(mix) if len(mix) > 1]
             moves = {new: change for new, change in possible if new not in visited}
             if not moves:
                 break
@@ -237,11 +240,6 @@ def _additions(mix: Mix, candidates: Sequence[Candidate]) -> Iterator[tuple[Mix,
         old = present.get(candidate.source)
         change = f"{old} -> {candidate}" if old else f"+{candidate}"
         yield mix - {old} | {candidate}, change
-
-
-def _removals(mix: Mix) -> Iterator[tuple[Mix, str]]:
-    if len(mix) > 1:
-        yield from ((mix - {candidate}, f"-{candidate}") for candidate in sorted(mix))
 
 
 def _step(
@@ -293,10 +291,7 @@ def standard_error(gains: Sequence[np.ndarray]) -> float:
 
 
 def search(
-    candidates: Sequence[Candidate],
-    evaluations: Evaluations,
-    rule: SelectionRule,
-    out: Path,
+    candidates: Sequence[Candidate], evaluations: Evaluations, rule: SelectionRule, out: Path
 ) -> list[Step]:
     """Select greedily until no move gains or the budget is spent; return the steps.
 

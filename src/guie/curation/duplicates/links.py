@@ -12,15 +12,7 @@ from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.findings import Verdicts
-from guie.curation.duplicates.limits import (
-    ALIKE,
-    COLUMNS,
-    CROSS,
-    UNLIKE,
-    Grade,
-    graded,
-    limits,
-)
+from guie.curation.duplicates.limits import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
 from guie.rows.hashes import Hashes
@@ -100,7 +92,11 @@ def find_links(
         sizes = firsts.groupby("domain").size()
         ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
         involved = firsts["domain"].isin(firsts["domain"].iloc[ends])
-        found = limits(pairs, sizes, _altered(firsts[involved], differences), near)
+        altered = {}  # by domain, differences between some images and altered copies of them
+        for domain, rows in firsts[involved].groupby("domain"):
+            drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
+            altered[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
+        found = limits(pairs, sizes, altered, near)
         pairs = graded(pairs, found).assign(said=False)
     if verdicts is not None:
         pairs = verdicts.applied(pairs, numbers)
@@ -157,15 +153,6 @@ def measured(
         domain=one["domain"].where(same, CROSS),
         labels=np.array(labels, object),
     )
-
-
-def _altered(pictures: pd.DataFrame, differences: Pixels) -> dict[str, np.ndarray]:
-    """Return, by domain, the differences between some images and altered copies of them."""
-    found = {}
-    for domain, rows in pictures.groupby("domain"):
-        drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
-        found[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
-    return found
 
 
 def _similarity_of_copies(paths: np.ndarray, embed: Embed) -> float:
