@@ -128,7 +128,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/distillation.py
 	$(BIN)/python tests/bench/curation.py
 	$(BIN)/python tests/bench/placeholders.py
-	$(BIN)/python tests/bench/copies.py
+	$(BIN)/python tests/bench/planted.py --images 150 --each 6
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
 	$(BIN)/python tests/bench/challenge_search.py
 	$(BIN)/python tests/bench/searching.py --vectors 100000

@@ -83,14 +83,9 @@ def curate_mix(args: argparse.Namespace) -> None:
     started = time.perf_counter()
     config = load_config(args.config, MixConfig, args.set)
     # Imported here, so that the help and refusals come at once.
-    import train
     from guie.curation import summary
-    from guie.curation.mix import curate
-    from guie.curation.pipeline import (
-        refuse_missing_inputs,
-        refuse_outside,
-        refuse_overwriting,
-    )
+    from guie.curation.mix import compute_part, curate
+    from guie.curation.pipeline import refuse_inputs, refuse_overwriting
     from guie.data.datasets.finding import with_path
     from guie.data.manifest import save_manifest
 
@@ -98,23 +93,22 @@ def curate_mix(args: argparse.Namespace) -> None:
     if args.store:
         os.environ[STORE] = args.store
         config = config.model_copy(update={"features": f"{args.store}/features"})
-    refuse_missing_inputs(config)
-    refuse_outside(config)
+    refuse_inputs(config)
     if args.shard:
-        from guie.curation.shard import compute_shard
-
-        computed = compute_shard(config, args.shard, args.workers)
+        computed = compute_part(config, args.shard, args.workers)
         print(f"shard {'/'.join(map(str, args.shard))}: {computed}")
         return
     refuse_no_folder(Path(config.out).parent)
     refuse_overwriting(config)
-    account = summary.CurationReport(config, _command(args))
-    table, sidecar = curate(config, args.workers, account, train.main)
-    report = account.write(table)
+    words = ["python", "src/curate.py", "--config", args.config]
+    words += [word for override in args.set for word in ("--set", override)]
+    report = summary.CurationReport(config, " ".join(map(quoted, words)))
+    table, sidecar = curate(config, args.workers, report)
+    written = report.write(table)
     save_manifest(table, config.out, sidecar)  # last: an existing mix always has its report
-    print(summary.render(report))
+    print(summary.render(written))
     seconds = time.perf_counter() - started
-    print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; see {account.page}")
+    print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; see {report.page}")
     if config.image_root != Path(config.out).parent:
         root = quoted(config.root or config.image_root)
         print(f"image_path is relative to {root}: pass it to other commands as --root")
@@ -123,12 +117,6 @@ def curate_mix(args: argparse.Namespace) -> None:
 
         index = pack_mix(config, table, args.shards, round(args.shard_mb * 1e6), args.workers)
         print(f"{len(table):,} rows -> {index}")
-
-
-def _command(args: argparse.Namespace) -> str:
-    words = ["python", "src/curate.py", "--config", args.config]
-    words += [word for override in args.set for word in ("--set", override)]
-    return " ".join(map(quoted, words))
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

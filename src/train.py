@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from guie.base import arguments, errors
-from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
+from guie.config.training import refuse_untrainable
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -47,17 +46,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     args = parse_args(argv)
     arguments.set_environment(args)
     config = load_config(args.config, RunConfig, args.set)
-    if config.model.head and config.model.head.reduced_dim and not config.start_from:
-        raise UserError(
-            "model.head.reduced_dim: fitted by compose.py, not in training; remove it, or set start_from to a"
-            " reduced model"
-        )
-    for name in config.trackers:
-        if not find_spec(name):
-            package = name.replace("_", "-")
-            raise UserError(
-                f"trackers: {name} is not installed; pip install {package}, or remove it"
-            )
+    refuse_untrainable(config)
     # Imports torch, which takes seconds: --help and a refused config do not wait for it.
     from guie.training.loop import run_config
 

@@ -37,8 +37,7 @@ from PIL import Image
 
 from guie.config.data import OversampleConfig
 from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
-from guie.curation.duplicates.candidates import close_pairs
-from guie.curation.duplicates.hamming import _by_comparing
+from guie.curation.duplicates.pairs import _by_comparing, close_pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest

@@ -21,7 +21,7 @@ from common import DOMAINS, apart, arguments, peak_gb, show, wall_and_cpu
 from curation import draw_hashes, prints_of
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
-from guie.curation.duplicates.candidates import close_pairs
+from guie.curation.duplicates.pairs import close_pairs
 
 POLICIES = {
     "dropped": {"leaks": "drop_train"},

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 
-from guie.curation.duplicates.evidence import brighter, contrasted
+from guie.curation.duplicates.comparing import Pixels
 from guie.data.images import open_as_seen
 from guie.rows.checks import FINGERPRINTS, Checks
 from guie.rows.comparison import compressed, cut
@@ -19,8 +19,8 @@ ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "half the size": lambda image: image.resize((image.width // 2, image.height // 2)),
     "cut by 2 % a side": partial(cut, share=0.02),
     "cut by 4 % a side": partial(cut, share=0.04),
-    "brighter by 30 %": partial(brighter, gain=1.3),
-    "more contrast": partial(contrasted, gain=1.3),
+    "brighter by 30 %": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
+    "more contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.3),
     "squashed to 80 %": lambda image: image.resize((image.width, round(0.8 * image.height))),
     "white border": lambda image: ImageOps.expand(image, max(image.size) // 10, "white"),
     "black border": lambda image: ImageOps.expand(image, max(image.size) // 12, "black"),
@@ -47,3 +47,8 @@ def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
     checks.fill(workers, "known")
     prints = checks.table().reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)
+
+
+def pixels_of(table: pd.DataFrame, root: Path, workers: int = 1) -> Pixels:
+    """What compares the images of a `known` table."""
+    return Pixels(root, workers, dict(zip(table["image_path"], table["pixels"], strict=True)))

@@ -10,7 +10,7 @@ import numpy as np
 from guie.curation.cleaning import Evidence
 
 
-class Told(NamedTuple):
+class Differences(NamedTuple):
     """Differences between pictures by a function of their paths; altered copies hardly differ."""
 
     differ: Callable[[str, str], float] = lambda one, other: 0.0
@@ -22,7 +22,7 @@ class Told(NamedTuple):
         return np.linspace(0, 0.1, 3 * len(paths))
 
 
-ALIKE = Told()  # whatever has features alike is a copy beyond doubt
+ALIKE = Differences()  # whatever has features alike is a copy beyond doubt
 
 
 def evidence(embed: Callable) -> Evidence:

@@ -11,16 +11,11 @@ from stand_ins import ALIKE, evidence
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import clean
-from guie.curation.duplicates import hamming
-from guie.curation.duplicates.candidates import (
-    ANCHORS,
-    NEAR,
-    Links,
-    close_pairs,
-    find_links,
-)
-from guie.curation.duplicates.evidence import Grade
+from guie.curation.duplicates import pairs
 from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
+from guie.curation.duplicates.limits import Grade
+from guie.curation.duplicates.links import NEAR, Links, find_links
+from guie.curation.duplicates.pairs import ANCHORS, close_pairs
 from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
 from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
 from guie.rows.comparison import content
@@ -105,10 +100,10 @@ def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool) -> dic
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("radius", [0, 5, 10])
-@pytest.mark.parametrize("lookup", [0, hamming.LOOKUP], ids=["by parts", "by comparing"])
+@pytest.mark.parametrize("lookup", [0, pairs.LOOKUP], ids=["by words", "by comparing"])
 def test_close_pairs_agree_with_their_definition(lookup, radius, mirrored, monkeypatch):
-    monkeypatch.setattr(hamming, "BLOCK", 7)
-    monkeypatch.setattr(hamming, "LOOKUP", lookup)
+    monkeypatch.setattr(pairs, "BLOCK", 7)
+    monkeypatch.setattr(pairs, "LOOKUP", lookup)
     rng = np.random.default_rng(radius)
     centres = rng.integers(0, 2**63, 6)
 

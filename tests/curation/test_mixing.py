@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 import curate
 from guie.base.errors import UserError
 from guie.base.files import write_text
-from guie.config import MixConfig, config_from
+from guie.config import MixConfig, RunConfig, config_from
 from guie.config.data import SelectionConfig
-from guie.config.loading import parsed, to_yaml
+from guie.config.loading import to_yaml
 from guie.config.types import Name
-from guie.curation.duplicates.evidence import EACH
-from guie.curation.mix import FullTraining, select_rows
+from guie.curation import mix as mix_steps
+from guie.curation.duplicates.comparing import EACH
+from guie.curation.mix import FullTraining
 from guie.curation.summary import CurationReport
 from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
 from guie.data.manifest.reading import read_sidecar
@@ -214,18 +215,19 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
-def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Path) -> None:
-    def trained(words: list[str]) -> Path:
-        written = dict(word.split("=", 1) for word in words if "=" in word)
-        values = {key: parsed(text).plain for key, text in written.items()}
-        assert values["data.root"] == str(folder)
-        assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
-        assert Path(values["data.manifest"]).parent == Path(values["out"])
-        assert read_sidecar(Path(values["data.manifest"])).domains["x"].index_is_train
+def test_a_whole_training_has_a_name_that_a_run_can_have(
+    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(run: RunConfig, resume: bool) -> Path:
+        assert resume and run.data.root == str(folder) and run.seed == 3
+        assert TypeAdapter(Name).validate_python(run.name) and run.name.endswith("-3")
+        assert Path(run.data.manifest).parent == Path(run.out)
+        assert read_sidecar(Path(run.data.manifest)).domains["x"].index_is_train
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
-    folder = tmp_path / "a: b #1"  # which YAML would not read as text
+    monkeypatch.setattr(mix_steps, "run_config", trained)
+    folder = tmp_path / "a: b #1"
     values = {
         "name": "m",
         "out": str(folder / "m.csv"),
@@ -237,7 +239,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     selection = SelectionConfig(evaluator="full", full=str(tmp_path / "judge.yaml"))
     declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
     rows = pd.DataFrame([row])
-    score = FullTraining(rows, selection, config, declared, trained).score(rows, mix, 3)
+    score = FullTraining(rows, selection, config, declared).score(rows, mix, 3)
     assert score.value == 0.5
 
 
@@ -249,7 +251,7 @@ def training() -> dict:
     return run
 
 
-def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
+def judged(folder: Path, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
     """Select between two domains by whole trainings."""
     (folder / "judge.yaml").write_text(to_yaml(training() | changed))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
@@ -270,34 +272,41 @@ def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", *
     ]
     table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
     table.loc[0, "label"] = label
-    account = CurationReport(config, "")
-    select_rows(table.assign(source=0), config.selection, config, 1, account, Sidecar(), train)
+    report = CurationReport(config, "")
+    mix_steps.select_rows(table.assign(source=0), config.selection, config, 1, report, Sidecar())
 
 
-def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: Path) -> None:
-    def train(words: list[str]) -> Path:
+def test_scores_of_whole_trainings_belong_to_their_metric_and_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(run: RunConfig, resume: bool) -> Path:
         write_text(
             tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5, "val_mmp_at_5": 0}\n'
         )
         return tmp_path
 
-    judged(tmp_path, train)
-    judged(tmp_path, None)  # from the log
+    monkeypatch.setattr(mix_steps, "run_config", train)
+    judged(tmp_path)
     for other in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
         with pytest.raises(UserError, match="contains scores of other images, features or set"):
-            judged(tmp_path, train, **other)
+            judged(tmp_path, **other)
+    monkeypatch.setattr(mix_steps, "run_config", None)
+    judged(tmp_path)  # from the log
 
 
-def test_a_run_on_other_rows_has_another_folder(tmp_path: Path) -> None:
+def test_a_run_on_other_rows_has_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = []
 
-    def train(words: list[str]) -> Path:
-        folders.extend(word for word in words if word.startswith("out="))
+    def train(run: RunConfig, resume: bool) -> Path:
+        folders.append(run.out)
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
+    monkeypatch.setattr(mix_steps, "run_config", train)
     for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
-        judged(tmp_path, train, label=label)
+        judged(tmp_path, label=label)
         (tmp_path / "m.selection.jsonl").unlink()
     first, again, other = (set(folders[at : at + 4]) for at in (0, 4, 8))
     assert first == again != other and len(first | other) == 2

@@ -10,16 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from PIL import ImageOps
-from planted import ALTERATIONS, known, plant
+from planted import ALTERATIONS, known, pixels_of, plant
 
 import toydomains
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
-from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.findings import refuse
-from guie.curation.duplicates.pixels import Pixels
+from guie.curation.duplicates.links import Links, find_links
+from guie.curation.features import embed_for
 from guie.data.images import open_as_seen
 from guie.rows.checks import thumbnails
 
@@ -76,7 +75,7 @@ def measured(links: Links, table: pd.DataFrame) -> pd.DataFrame:
 def test_near_copies_without_a_model(copied):
     root, table = copied
     links = find_links(
-        table, NearConfig(), partial(thumbnails, root=root, workers=1), Pixels(root, 1)
+        table, NearConfig(), partial(thumbnails, root=root, workers=1), pixels_of(table, root)
     )
     all_pairs = measured(links, table).iloc[0]
     assert all_pairs["precision"] >= 0.98 and all_pairs["recall"] >= 0.95
@@ -86,7 +85,9 @@ def test_near_copies_without_a_model(copied):
 def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
     root, table = copied
     config = CleaningConfig(model=REAL_MODEL.format(real_folder), size_px=112)
-    links = find_links(table, NearConfig(), embed_for(config, root, tmp_path, 0), Pixels(root, 1))
+    links = find_links(
+        table, NearConfig(), embed_for(config, root, tmp_path, 0), pixels_of(table, root)
+    )
     all_pairs = measured(links, table).iloc[0]
     assert all_pairs["precision"] >= 0.98 and all_pairs["recall"] >= 0.95
 
@@ -99,7 +100,7 @@ def test_links_do_not_depend_on_row_order(copied):
     part = table[table["image_path"].isin(first) | table["original"].isin(first)]
     shuffled = part.sample(frac=1, random_state=0)
     one, other = (
-        find_links(rows, NearConfig(), embed, Pixels(root, 1)) for rows in (part, shuffled)
+        find_links(rows, NearConfig(), embed, pixels_of(rows, root)) for rows in (part, shuffled)
     )
     assert len(one.near)
     pd.testing.assert_series_equal(one.pictures, other.pictures)
@@ -144,7 +145,7 @@ def test_planted_faults_are_all_found_and_nothing_else(faulty):
     root, table, truth = faulty
     config = CleaningConfig(leaks="drop_train")
     embed = partial(thumbnails, root=root, workers=1)
-    cleaned, found, *_ = clean(table, config, Evidence(embed, Pixels(root, 1)))
+    cleaned, found, *_ = clean(table, config, Evidence(embed, pixels_of(table, root)))
     for kind, pairs in truth.items():
         assert pairs_of(found[found["kind"] == kind]) == pairs, kind
     assert set(found["kind"]) <= {*truth, "near duplicate"}
@@ -161,7 +162,7 @@ def test_planted_faults_are_all_found_and_nothing_else(faulty):
 @pytest.mark.slow
 def test_a_leak_stops_with_the_pairs_unless_declared(faulty):
     root, table, truth = faulty
-    seen = Evidence(partial(thumbnails, root=root, workers=1), Pixels(root, 1))
+    seen = Evidence(partial(thumbnails, root=root, workers=1), pixels_of(table, root))
     with pytest.raises(UserError) as caught:
         refuse(clean(table, CleaningConfig(), seen).findings)
     lines = str(caught.value).splitlines()
@@ -190,7 +191,9 @@ def test_the_readmes_table(tmp_path, real_folder):
         "ViT-Ti/16 at 112 px": embed_for(config, root, tmp_path / "features", 2),
     }
     for name, embed in by.items():
-        measures = measured(find_links(table, NearConfig(), embed, Pixels(root, 2)), table)
+        measures = measured(
+            find_links(table, NearConfig(), embed, pixels_of(table, root, 2)), table
+        )
         print(f"\nnear-duplicates among {len(table):,} images, confirmed by {name}")
         print(measures.to_string(index=False, float_format="{:.3f}".format, na_rep=""))
         assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.98
@@ -208,6 +211,6 @@ def test_mirror_images_are_found_where_they_are_asked_for_without_a_model(toy_ma
         ImageOps.mirror(open_as_seen(root / original)).save(root / path)
     mirrored = chosen.assign(image_path=paths, original=chosen["image_path"], how="mirrored")
     table = known(pd.concat([table, mirrored], ignore_index=True), root)
-    seen = partial(thumbnails, root=root, workers=1), Pixels(root, 1)
+    seen = partial(thumbnails, root=root, workers=1), pixels_of(table, root)
     found = linked_pairs(find_links(table, NearConfig(mirrored=True), *seen))
     assert len(found & truth_of(table).keys()) >= 0.9 * len(chosen)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance
 from stand_ins import evidence
+from test_comparing import picture
 from test_copies import no_features, rows
-from test_evidence import picture
 
 import curate
 from guie.base.errors import UserError

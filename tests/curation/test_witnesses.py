@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 import pytest
-from stand_ins import ALIKE, Told, evidence
+from stand_ins import ALIKE, Differences, evidence
 
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
-from guie.curation.duplicates.candidates import find_links
 from guie.curation.duplicates.findings import dropped
+from guie.curation.duplicates.links import find_links
 
 HASHES = ["whole", "content", "centre", "mirrored"]
 BITS, COSINE = 3, 0.9
@@ -164,7 +164,9 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     def differ(one, other):
         return abs(angle[one] - angle[other]) / 100
 
-    found = clean(table, CleaningConfig(near=NEAR["drop"]), Evidence(embed, Told(differ))).findings
+    found = clean(
+        table, CleaningConfig(near=NEAR["drop"]), Evidence(embed, Differences(differ))
+    ).findings
     leaks = found[found["kind"] == "leak"].set_index("image_path")
     assert leaks["other_path"].to_dict() == {"a": "c", "c": "b", "d": "c"}
     assert leaks["distance"].to_dict() == {"a": 2, "c": 1, "d": 0}

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig
-from guie.curation.duplicates.evidence import embed_for
+from guie.curation.features import embed_for
 from guie.models import LoadedModel, open_model
 from guie.rows import embedding
 from guie.rows.comparison import content

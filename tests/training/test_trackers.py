@@ -13,6 +13,8 @@ import train
 from guie.base.errors import UserError
 from guie.training.run_folder import read_metrics
 
+FIND = "guie.config.training.find_spec"
+
 
 class Recorder(tracking.GeneralTracker):
     """Stands in for a tracker that is not installed here."""
@@ -42,7 +44,7 @@ def short(mix: Path, root: Path, folder: Path, trackers: str) -> list[str]:
 def test_the_named_trackers_get_what_metrics_jsonl_has(
     mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "find_spec", lambda name: name)
+    monkeypatch.setattr(FIND, lambda name: name)
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "wandb", Recorder)
     monkeypatch.setattr(tracking, "get_available_trackers", lambda: [tracking.LoggerType.WANDB])
     run = train.main(short(mix, toy_manifest.parent, tmp_path, "[wandb]"))
@@ -58,7 +60,7 @@ def test_the_named_trackers_get_what_metrics_jsonl_has(
 def test_a_tracker_that_is_not_installed_is_named(
     mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "find_spec", lambda name: None if name == "comet_ml" else name)
+    monkeypatch.setattr(FIND, lambda name: None if name == "comet_ml" else name)
     words = short(mix, toy_manifest.parent, tmp_path, "[tensorboard, comet_ml]")
     with pytest.raises(
         UserError, match=r"trackers: comet_ml is not .*pip install comet-ml, or rem"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat
 
+from guie.base.errors import UserError
 from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig, Task
 from guie.config.durations import Steps
 from guie.config.losses import (
@@ -291,3 +293,18 @@ class RunConfig(Config):
                         wide = f"perplexity {sigma.perplexity:g} must be below {others}"
                         why = f"{wide}, the other images of batch and queue; lower it"
                         yield f"task.criteria.{number}.relation", why
+
+
+def refuse_untrainable(config: RunConfig) -> None:
+    """Raise UserError for a config that train.py cannot train, though others read it."""
+    if config.model.head and config.model.head.reduced_dim and not config.start_from:
+        raise UserError(
+            "model.head.reduced_dim: fitted by compose.py, not in training; remove it, or set start_from to a"
+            " reduced model"
+        )
+    for name in config.trackers:
+        if not find_spec(name):
+            package = name.replace("_", "-")
+            raise UserError(
+                f"trackers: {name} is not installed; pip install {package}, or remove it"
+            )

@@ -17,23 +17,25 @@ from scipy.sparse.csgraph import connected_components
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.config.data import OutlierConfig, OversampleConfig
-from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
+from guie.curation.features import Embed
 from guie.data.manifest.reading import class_names, class_sizes, memberships
 from guie.evaluation.knn import search_threads
 from guie.rows.store import Rows
 
-CHUNK = 65_536
+CHUNK = 65_536  # images whose features are summed at once
+NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
+LEAST = 3  # images that a class needs for outlier detection
 
 
 def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Rows) -> np.ndarray:
     """Sum the features of each class: float64 [C, D]; row c is the class with code c."""
     sums_CD = np.zeros((classes, features_ND.shape[1]))
     for start in range(0, len(codes_N), CHUNK):
-        part_ND = np.asarray(features_ND[start : start + CHUNK], np.float64)
-        rows, count = codes_N[start : start + CHUNK], len(part_ND)
+        chunk_ND = np.asarray(features_ND[start : start + CHUNK], np.float64)
+        rows, count = codes_N[start : start + CHUNK], len(chunk_ND)
         member_CN = csr_matrix((np.ones(count), (rows, np.arange(count))), (classes, count))
-        sums_CD += member_CN @ part_ND
+        sums_CD += member_CN @ chunk_ND
     return sums_CD
 
 
@@ -54,8 +56,7 @@ def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
     partly = kept[kept["row"].isin(lost["row"])]
     labels = table["label"].copy()
     labels.update(partly.groupby("row")["label"].agg("|".join))
-    gone = lost.loc[~lost["row"].isin(kept["row"]), "row"]
-    return table.assign(label=labels).drop(index=gone.unique()).reset_index(drop=True)
+    return _without(table.assign(label=labels), members, lost.index)
 
 
 def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
@@ -64,16 +65,20 @@ def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
     The choice depends only on the seed, the label and the image paths of the class. An image with
     several labels stays if one of its classes keeps it, so other classes may exceed the cap.
     """
-    large = _large(table, max_images)
+    members = _members(table)
+    large = members[class_sizes(members) > max_images]
     draws = seeded_draws(seed, large["label"] + "/" + large["image_path"])
     drawn = large.assign(draw=draws).sort_values("draw")
-    return _without(table, drawn[drawn.groupby("label").cumcount() >= max_images])
+    surplus = drawn.index[drawn.groupby("label").cumcount() >= max_images]
+    return _without(table, members, surplus)
 
 
 def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
     """Keep the first `max_images`, by path, of each train class that has more."""
-    large = _large(table, max_images).sort_values(["label", "image_path"])
-    return _without(table, large[large.groupby("label").cumcount() >= max_images])
+    members = _members(table)
+    large = members[class_sizes(members) > max_images].sort_values(["label", "image_path"])
+    surplus = large.index[large.groupby("label").cumcount() >= max_images]
+    return _without(table, members, surplus)
 
 
 def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
@@ -81,12 +86,13 @@ def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFr
 
     An image with several labels stays if one of its classes keeps it.
     """
-    large = _large(table, max_images).sort_values(["label", "image_path"])
+    members = _members(table)
+    large = members[class_sizes(members) > max_images].sort_values(["label", "image_path"])
     chosen: list[int] = []
-    for _, members in large.groupby("label"):
-        features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
-        chosen += members.index[farthest_points(features_ND, max_images)].tolist()
-    return _without(table, large.drop(index=chosen))
+    for _, images in large.groupby("label"):
+        features_ND = np.asarray(embed(images["image_path"].to_numpy(), "whole"), np.float32)
+        chosen += images.index[farthest_points(features_ND, max_images)].tolist()
+    return _without(table, members, large.index.drop(chosen))
 
 
 def _members(table: pd.DataFrame) -> pd.DataFrame:
@@ -95,17 +101,10 @@ def _members(table: pd.DataFrame) -> pd.DataFrame:
     return members.assign(image_path=table["image_path"].reindex(members["row"]).to_numpy())
 
 
-def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
-    """Return the `_members` of the classes above the cap."""
-    members = _members(table)
-    return members[class_sizes(members) > max_images]
-
-
-def _without(table: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
+def _without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.Index) -> pd.DataFrame:
     """Drop the train rows all of whose `_members` are surplus."""
-    kept = _members(table).drop(index=surplus.index)
-    gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
-    return table.drop(index=gone.unique()).reset_index(drop=True)
+    kept, lost = members.drop(index=surplus)["row"], members.loc[surplus, "row"]
+    return table.drop(index=lost[~lost.isin(kept)].unique()).reset_index(drop=True)
 
 
 def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
@@ -133,12 +132,6 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen)
 
 
-COLUMNS = [
-    *("label", "into", "similarity", "dataset", "into_dataset", "images", "into_images"),
-    *("image_path", "into_path"),
-]
-
-
 def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> pd.DataFrame:
     """Find pairs of train classes from two datasets that are each other's nearest class.
 
@@ -146,7 +139,8 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     domain. The suggestion merges the smaller class into the larger one; nothing is merged here.
 
     Returns:
-        The COLUMNS above, the most similar first; image_path and into_path are examples.
+        Label, dataset, number of images and an example of both classes, and their similarity, the most
+        similar pair first.
     """
     members = _members(table)
     dataset = table["dataset"] if "dataset" in table else table["domain"]
@@ -155,7 +149,6 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     classes = members.groupby(codes).agg(
         dataset=("dataset", "first"), images=("row", "size"), image_path=("image_path", "min")
     )
-    classes["label"] = names
     features = embed(members["image_path"].to_numpy(), "whole")
     centroid_CD = unit(class_sums(codes, len(names), features)).astype(np.float32)
     nearest, cosine = _nearest_elsewhere(centroid_CD, classes["dataset"].to_numpy(object))
@@ -164,15 +157,39 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     # The smaller class merges into the larger; at equal size, the second by name into the first.
     size, other = classes["images"].to_numpy(), nearest
     smaller = (size < size[other]) | ((size == size[other]) & (place > other))
-    pair_rows = np.flatnonzero(mutual & smaller)
-    gone = classes.iloc[pair_rows].reset_index(drop=True)
-    into = classes.iloc[nearest[pair_rows]].reset_index(drop=True)
-    into = into.rename(columns={**{n: f"into_{n}" for n in ("dataset", "images")}, "label": "into"})
-    into = into.rename(columns={"image_path": "into_path"})
-    pairs = pd.concat([gone, into], axis=1).assign(similarity=cosine[pair_rows])
-    return pairs[COLUMNS].sort_values(
-        ["similarity", "label"], ascending=[False, True], ignore_index=True
+    found = np.flatnonzero(mutual & smaller)
+    gone, into = (classes.iloc[rows].to_dict("list") for rows in (found, nearest[found]))
+    pairs = pd.DataFrame(
+        {
+            "label": names[found],
+            "into": names[nearest[found]],
+            "similarity": cosine[found],
+            "dataset": gone["dataset"],
+            "into_dataset": into["dataset"],
+            "images": gone["images"],
+            "into_images": into["images"],
+            "image_path": gone["image_path"],
+            "into_path": into["image_path"],
+        }
     )
+    return pairs.sort_values(["similarity", "label"], ascending=[False, True], ignore_index=True)
+
+
+def _nearest_elsewhere(
+    centroid_CD: np.ndarray, dataset_C: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each class, return the nearest class of another dataset (-1: none) and the cosine."""
+    nearest = np.full(len(dataset_C), -1)
+    cosine = np.full(len(dataset_C), -1.0, np.float32)
+    for name in np.unique(dataset_C):
+        own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
+        if len(elsewhere):
+            with search_threads():
+                found, place = faiss.knn(
+                    centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
+                )
+            nearest[own], cosine[own] = elsewhere[place[:, 0]], found[:, 0]
+    return nearest, cosine
 
 
 def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
@@ -203,27 +220,6 @@ def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
     moved.loc[renamed["row"], "label"] = label.loc[renamed["row"]]
     moved.loc[renamed["row"], "domain"] = domain[~domain.index.duplicated()]
     return moved
-
-
-def _nearest_elsewhere(
-    centroid_CD: np.ndarray, dataset_C: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each class, return the nearest class of another dataset (-1: none) and the cosine."""
-    nearest = np.full(len(dataset_C), -1)
-    cosine = np.full(len(dataset_C), -1.0, np.float32)
-    for name in np.unique(dataset_C):
-        own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
-        if len(elsewhere):
-            with search_threads():
-                found, place = faiss.knn(
-                    centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
-                )
-            nearest[own], cosine[own] = elsewhere[place[:, 0]], found[:, 0]
-    return nearest, cosine
-
-
-NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
-LEAST = 3  # images that a class needs for outlier detection
 
 
 def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> pd.DataFrame:
@@ -400,7 +396,5 @@ def _linked_classes(members: pd.DataFrame) -> list[list[str]]:
     same = rows[1:] == rows[:-1]  # neighbouring labels of one image
     links = codes[:-1][same], codes[1:][same]
     graph = coo_matrix((np.ones(same.sum()), links), shape=(len(names), len(names)))
-    _, group = connected_components(graph, directed=False)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    return [part.tolist() for part in np.split(names.to_numpy(object)[order], starts[1:])]
+    _, group_C = connected_components(graph, directed=False)
+    return pd.Series(names, dtype=object).groupby(group_C).agg(list).tolist()

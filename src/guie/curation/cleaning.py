@@ -11,18 +11,20 @@ from guie.base.errors import UserError
 from guie.config import MixConfig
 from guie.config.data import CleaningConfig
 from guie.curation.classes import apply_merges, find_outliers, suggest_merges
-from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Embed
+from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
-from guie.curation.duplicates.pixels import Pixels
+from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (
     find_conflicts,
     find_duplicates,
     find_leaks,
     find_placeholders,
 )
+from guie.curation.features import Embed
 from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
+
+NAMED = 10  # classes and placeholders; the rest are counted
 
 
 class Evidence(NamedTuple):
@@ -60,7 +62,8 @@ def clean(
         after: called with the name of each rule and the rows that it left.
     """
     table = apply_merges(table, config.merge)
-    links = find_links(table, config.near, *evidence)
+    embed = evidence.embed
+    links = find_links(table, config.near, embed, evidence.differences, evidence.verdicts)
     policies = {"exact": config.exact, "near": config.near.action if config.near else "report"}
     rules: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
         "placeholders": lambda rows: find_placeholders(rows, links, config.labels_max),
@@ -68,19 +71,18 @@ def clean(
         "conflicts": lambda rows: find_conflicts(rows, links, config.conflicts),
         "duplicates": lambda rows: find_duplicates(rows, links, policies),
     }
-    outliers = config.outliers
-    if outliers is not None:
-        rules["outliers"] = lambda rows: find_outliers(rows, outliers, evidence.embed)
+    if (outliers := config.outliers) is not None:
+        rules["outliers"] = lambda rows: find_outliers(rows, outliers, embed)
     tables = []
     excess: dict[str, list[str]] = {}
     emptied: dict[str, list[str]] = {}
     for name, rule in rules.items():
-        own = findings([rule(table)])
-        tables.append(own)
+        found = findings([rule(table)])
+        tables.append(found)
         trained = table["split"] == "train"
-        going = trained & table["image_path"].isin(dropped(own))
+        going = trained & table["image_path"].isin(dropped(found))
         left, gone = table[~going].reset_index(drop=True), table[going]
-        if lines := too_many(own, table[trained], gone, config.share_max):
+        if lines := too_many(found, table[trained], gone, config.share_max):
             excess[name] = lines
         kept = left.loc[left["split"] == "train", "label"]
         if lost := class_names(gone["label"]) - class_names(kept):
@@ -90,16 +92,13 @@ def clean(
     return Cleaned(table, findings(tables), links, excess, emptied)
 
 
-NAMED = 10  # classes and placeholders; the rest are counted
-
-
 def clean_rows(
     table: pd.DataFrame,
     cleaning: CleaningConfig,
     config: MixConfig,
     embed: Embed,
     workers: int,
-    account: CurationReport,
+    report: CurationReport,
 ) -> tuple[pd.DataFrame, Links]:
     """Return the rows that cleaning keeps, and the links between copies.
 
@@ -109,34 +108,43 @@ def clean_rows(
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
     digests = dict(zip(table["image_path"], table["pixels"], strict=True))
     evidence = Evidence(embed, Pixels(config.image_root, workers, digests), verdicts)
-    cleaned = clean(table, cleaning, evidence, account.after)
-    account.findings, account.limits = cleaned.findings, cleaned.links.limits
+    cleaned = clean(table, cleaning, evidence, report.after)
+    report.findings, report.limits = cleaned.findings, cleaned.links.limits
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
-    account.notes += _notes(cleaned, verdicts, table["image_path"])
-    _refuse(cleaned.table, account, cleaned.excess, cleaning.share_max)
+    report.notes += _notes(cleaned, verdicts, table["image_path"])
+    _refuse(cleaned.table, report, cleaned.excess, cleaning.share_max)
     if cleaning.suggest_merges is not None:
-        account.merges = suggest_merges(cleaned.table, cleaning.suggest_merges, embed)
+        report.merges = suggest_merges(cleaned.table, cleaning.suggest_merges, embed)
     return cleaned.table, cleaned.links
 
 
 def refuse_late_leaks(
-    table: pd.DataFrame, links: Links, cleaning: CleaningConfig, account: CurationReport
+    table: pd.DataFrame, links: Links, cleaning: CleaningConfig, report: CurationReport
 ) -> pd.DataFrame:
     """Drop from train, or refuse, copies that the validation split put on both sides."""
     leaks = find_leaks(table, links, cleaning.leaks)
-    account.findings = findings([account.findings, leaks])
+    report.findings = findings([report.findings, leaks])
     trained = table["split"] == "train"
     gone = trained & table["image_path"].isin(dropped(leaks))
     lines = too_many(leaks, table[trained], table[gone], cleaning.share_max)
-    _refuse(table, account, {"leaks into val": lines} if lines else {}, cleaning.share_max)
+    _refuse(table, report, {"leaks into val": lines} if lines else {}, cleaning.share_max)
     table = table[~gone].reset_index(drop=True)
-    account.after("leaks into val", table)
+    report.after("leaks into val", table)
     return table
 
 
 def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[str]:
     """Yield what was done that a person may not expect, and what a person should look at."""
-    yield from _placeholders(cleaned)
+    placeholders = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    pictures = cleaned.links.pictures.reindex(placeholders["image_path"]).to_numpy()
+    groups = [group for _, group in placeholders.groupby(pictures)]
+    for group in sorted(groups, key=len, reverse=True)[:NAMED]:
+        yield (
+            f"{group['image_path'].iloc[0]} is a placeholder: {len(group):,} images under"
+            f" {group['labels'].iloc[0]:,} labels; dropped from train"
+        )
+    if len(groups) > NAMED:
+        yield f"{len(groups) - NAMED:,} more placeholders"
     for rule, classes in cleaned.emptied.items():
         yield f"{rule} left no training image of {len(classes):,} classes: {_listed(classes)}"
     doubtful = (~cleaned.findings["sure"].astype(bool)).sum()
@@ -153,35 +161,22 @@ def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[
         )
 
 
-def _placeholders(cleaned: Cleaned) -> list[str]:
-    placeholders = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
-    pictures = cleaned.links.pictures.reindex(placeholders["image_path"]).to_numpy()
-    groups = [group for _, group in placeholders.groupby(pictures)]
-    lines = [
-        f"{group['image_path'].iloc[0]} is a placeholder: {len(group):,} images under"
-        f" {group['labels'].iloc[0]:,} labels; dropped from train"
-        for group in sorted(groups, key=len, reverse=True)
-    ]
-    more = [f"{len(lines) - NAMED:,} more placeholders"] if len(lines) > NAMED else []
-    return lines[:NAMED] + more
-
-
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def _refuse(
-    table: pd.DataFrame, account: CurationReport, excess: dict[str, list[str]], share_max: float
+    table: pd.DataFrame, report: CurationReport, excess: dict[str, list[str]], share_max: float
 ) -> None:
     try:
-        refuse(account.findings)
+        refuse(report.findings)
         if excess:
             details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
             raise UserError(
                 f"cleaning would drop more than clean.share_max ({share_max:.0%}); check the findings,"
-                f" then edit {account.config.beside('.verdicts.csv')} or raise share_max:\n{details}"
+                f" then edit {report.config.beside('.verdicts.csv')} or raise share_max:\n{details}"
             )
     except UserError as error:
-        account.write_list("findings")
-        account.write_report(table)
-        raise UserError(f"{error}\nall findings, with images: {account.page}") from None
+        report.write_list("findings", report.findings)
+        report.write_report(table)
+        raise UserError(f"{error}\nall findings, with images: {report.page}") from None

@@ -29,11 +29,7 @@ import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
-from guie.data.archives import (
-    damage_as_user_error,
-    fault_of_member,
-    refuse_cut_short,
-)
+from guie.data.archives import damage_as_user_error, fault_of_member, refuse_cut_short
 from guie.data.images import check_bytes
 from guie.data.manifest import OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
@@ -76,7 +72,7 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     """Write `index.parquet` of the tars in a folder; images that cannot be decoded are left out, and listed.
 
     The folder may be in a bucket: each tar is copied for a while, and the index is put beside the tars.
-    Each tar is read once, and its part of the index is kept until the index is written.
+    Each tar is read once, and its table is kept until the index is written.
 
     Args:
         domain, split: of all images, except those that say so in their JSON.
@@ -94,7 +90,8 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
         place = cache_folder() / "indexing" / hashlib.sha256(url.encode()).hexdigest()[:16]
         there = as_path(url) / NAME in found
     else:
-        found = {path: _state(path) for path in folder.glob("[!.]*.tar*")}
+        stats = {path: path.stat() for path in folder.glob("[!.]*.tar*")}
+        found = {path: (known.st_size, known.st_mtime_ns) for path, known in stats.items()}
         place, there = folder, os.path.lexists(folder / NAME)
     folder = as_path(folder)
     tars = {
@@ -107,8 +104,8 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     if there:
         raise UserError(f"{shown(folder / NAME)}: exists; delete it to index these tars again")
     refuse_foreign_list(place / DROPPED, LISTED)
-    with claimed(place) as parts:
-        done = _index_all(folder, place, parts, tars, domain, split, workers)
+    with claimed(place) as scratch:
+        done = _index_all(folder, place, scratch, tars, domain, split, workers)
         for name in (DROPPED, NAME) if url else ():
             if (place / name).exists():
                 put(f"{url}/{name}", (place / name).read_bytes())
@@ -119,32 +116,31 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
 def _index_all(
     folder: Path,
     place: Path,
-    known: Path,
+    scratch: Path,
     tars: Mapping[Path, tuple[int, int]],
     domain: str,
     split: str,
     workers: int,
 ) -> Indexed:
-    """Write the index of a folder's tars in `place`, and their parts below `known`."""
+    """Write the index of a folder's tars in `place`, and the table of each tar in `scratch`."""
     source = shown(folder)
     asked = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
-    states = (f"{size:x}-{time:x}" for size, time in tars.values())
-    parts = [
-        known / f"{tar.name}.{state}.{asked}.parquet"
-        for tar, state in zip(tars, states, strict=True)
-    ]
-    todo = [pair for pair in zip(tars, parts, strict=True) if not pair[1].exists()]
+    files = {
+        tar: scratch / f"{tar.name}.{size:x}-{time:x}.{asked}.parquet"
+        for tar, (size, time) in tars.items()
+    }
+    todo = [pair for pair in files.items() if not pair[1].exists()]
     for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
         pass
-    tables = [pd.read_parquet(part) for part in parts]
-    everything = pd.concat(tables, ignore_index=True)
+    tables = {tar: pd.read_parquet(file) for tar, file in files.items()}
+    everything = pd.concat(tables.values(), ignore_index=True)
     if everything.empty:
         raise UserError(
             f"{source}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
             " right folder?"
         )
     everything = everything.dropna(axis="columns", how="all")
-    for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
+    for column in set(everything) - {*NUMBERS, "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)
     dropped = everything.loc[everything["reason"] != "", LISTED]
     table = everything[everything["reason"] == ""].reset_index(drop=True)
@@ -154,8 +150,8 @@ def _index_all(
             f" {dropped['image_path'].iloc[0]}: {dropped['reason'].iloc[0]}"
         )
     shards = [
-        Shard(tar.name, size, one["shard_sha256"].iloc[0])
-        for (tar, (size, _)), one in zip(tars.items(), tables, strict=True)
+        Shard(tar.name, tars[tar][0], one["shard_sha256"].iloc[0])
+        for tar, one in tables.items()
         if one["shard"].notna().any()
     ]
     table["class_name"] = table.get("class_name", "")  # "": the row comes from a manifest
@@ -177,14 +173,9 @@ def _index_all(
     return Indexed(folder / NAME, len(table), len(shards), dropped)
 
 
-def _state(tar: Path) -> tuple[int, int]:
-    known = tar.stat()
-    return known.st_size, known.st_mtime_ns
-
-
 def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
-    """Write the part of the index about one tar. Raises UserError."""
-    tar, part = pair
+    """Write the table of one tar. Raises UserError."""
+    tar, written = pair
     with copied(tar) as file:
         try:
             table = pd.DataFrame(_rows_of(file, domain, split), columns=COLUMNS)
@@ -192,7 +183,7 @@ def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:
             raise UserError(str(error).replace(str(file), shown(tar))) from None
         sha256 = shard_of(file, file.name).sha256
     table["content"] = table["content"].astype(np.uint64)
-    with replacing(part) as temporary:
+    with replacing(written) as temporary:
         table.assign(shard_sha256=sha256).to_parquet(temporary)
 
 
@@ -203,40 +194,49 @@ def _rows_of(tar: Path, domain: str, split: str) -> Iterator[dict[str, Any]]:
     used = {name for names in own.values() for name in names.values()}
     for name in sorted(sidecars.keys() - used):
         skipped[name] = "text or label of no image"
-    said = {image: _said(tar, own[image], sidecars) for image in images}
-    labelled = {os.path.dirname(image) for image in images if "label" in said[image]}
-    made = copies(set(map(os.path.dirname, images)))
+    about = {image: _about(tar, own[image], sidecars) for image in images}
+    labelled = {os.path.dirname(image) for image in images if "label" in about[image]}
+    repeated = copies(set(map(os.path.dirname, images)))
     for image, place in images.items():
-        folder = os.path.dirname(image)
-        if place["reason"] or folder in made:
-            skipped[image] = place["reason"] or made[folder]
-        elif "label" not in said[image] and folder in labelled:
+        folder, known = os.path.dirname(image), about[image]
+        rows: list[dict[str, Any]] = []
+        if place["reason"] or folder in repeated:
+            skipped[image] = place["reason"] or repeated[folder]
+        elif "label" not in known and folder in labelled:
             skipped[image] = "no .cls and no label in .json, unlike other images of its folder"
-        elif {*REQUIRED} <= said[image].keys():
-            rows = said[image].get("rows", [])
-            for row in (said[image], *(rows if isinstance(rows, list) else [rows])):
-                row = _checked(f"{tar}: {own[image]['.json']}", row)
-                yield _in_unicode(tar, image, {**row, **place})
+        elif {*REQUIRED} <= known.keys():
+            more = known.get("rows", [])
+            every = known, *(more if isinstance(more, list) else [more])
+            rows = [_checked(f"{tar}: {own[image]['.json']}", row) for row in every]
         else:
-            row = _row(tar, image, said[image], domain, split)
+            row = _row(tar, image, known, domain, split)
             if reason := why_no_class(row["class_name"]):
                 skipped[image] = reason if row["class_name"] else "empty label"
             else:
-                yield _in_unicode(tar, image, {**row, **place})
+                rows = [row]
+        for row in rows:
+            row |= place
+            # Bytes of another encoding are read as surrogates, which Parquet cannot store
+            texts = (value for value in row.values() if isinstance(value, str))
+            if any("\ud800" <= letter <= "\udfff" for text in texts for letter in text):
+                raise UserError(f"{tar}: {image!r}: its name or row is not in UTF-8")
+            yield row
     for name, reason in skipped.items():
         printable = f"{tar.stem}/{name}".encode("utf-8", "backslashreplace").decode()
         yield {"image_path": printable, "reason": reason, "offset": 0, "size": 0, "content": 0}
 
 
-def _members(
-    tar: Path,
-) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], dict[str, str]]:
+def _members(tar: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], dict[str, str]]:
     """Return by name: the places of a tar's images, the texts of sidecars, the reasons for the rest."""
     images: dict[str, dict[str, Any]] = {}
     sidecars: dict[str, bytes] = {}
     skipped: dict[str, str] = {}
     names = set[str]()
-    with damage_as_user_error(tar), _opened(tar) as file:
+    if tar.suffix != ".tar":
+        raise UserError(
+            f"{tar}: is compressed, and byte ranges need a plain tar; unpack it: gunzip or zstd -d"
+        )
+    with damage_as_user_error(tar), tarfile.open(tar, "r:") as file:
         for entry in file:
             if fault := fault_of_member(entry):
                 raise UserError(f"{tar}: {entry.name!r}: {fault}")
@@ -273,14 +273,6 @@ def _members(
     return images, sidecars, skipped
 
 
-def _opened(tar: Path) -> tarfile.TarFile:
-    if tar.suffix != ".tar":
-        raise UserError(
-            f"{tar}: is compressed, and byte ranges need a plain tar; unpack it: gunzip or zstd -d"
-        )
-    return tarfile.open(tar, "r:")
-
-
 def _sidecars_of(image: str, sidecars: Mapping[str, bytes]) -> dict[str, str]:
     """Return an image's sidecars by suffix: those of the longest names that its own begins with."""
     folder, slash, stem = image.rpartition("/")
@@ -301,19 +293,19 @@ def _why_not(data: bytes) -> str:
     return ""
 
 
-def _said(tar: Path, own: Mapping[str, str], sidecars: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return what an image's sidecars say: its JSON, the text of `.cls` as label, of `.txt` as caption."""
-    said: Any = {}
+def _about(tar: Path, own: Mapping[str, str], sidecars: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return an image's JSON, with the text of `.cls` as label and that of `.txt` as caption."""
+    about: Any = {}
     if ".json" in own:
         try:
-            said = json.loads(sidecars[own[".json"]])
+            about = json.loads(sidecars[own[".json"]])
         except (ValueError, RecursionError) as error:
             raise UserError(f"{tar}: {own['.json']}: not JSON: {error}") from None
-        said = said if isinstance(said, dict) else {}
-        said = {name: value for name, value in said.items() if value is not None}
-        if {*REQUIRED} <= said.keys():
-            return said
-        if isinstance(said.get("label"), dict | list):
+        about = about if isinstance(about, dict) else {}
+        about = {name: value for name, value in about.items() if value is not None}
+        if {*REQUIRED} <= about.keys():
+            return about
+        if isinstance(about.get("label"), dict | list):
             raise UserError(f"{tar}: {own['.json']}: label must be a text or a number")
     for suffix, key in ((".cls", "label"), (".txt", "caption")):
         if suffix in own:
@@ -321,13 +313,15 @@ def _said(tar: Path, own: Mapping[str, str], sidecars: Mapping[str, bytes]) -> d
                 text = sidecars[own[suffix]].decode("utf-8-sig").strip()
             except UnicodeDecodeError:
                 raise UserError(f"{tar}: {own[suffix]!r}: not in UTF-8; convert it") from None
-            said[key] = text or said.get(key, "")
-    return said
+            about[key] = text or about.get(key, "")
+    return about
 
 
-def _row(tar: Path, image: str, said: Mapping[str, Any], domain: str, split: str) -> dict[str, Any]:
-    name = str(said["label"]).strip() if "label" in said else os.path.dirname(image)
-    if not name and "label" not in said:
+def _row(
+    tar: Path, image: str, about: Mapping[str, Any], domain: str, split: str
+) -> dict[str, Any]:
+    name = str(about["label"]).strip() if "label" in about else os.path.dirname(image)
+    if not name and "label" not in about:
         raise UserError(
             f"{tar}: {image!r}: has no class; a sample needs a .cls, a .json with label, or a folder named"
             " by the class"
@@ -339,7 +333,7 @@ def _row(tar: Path, image: str, said: Mapping[str, Any], domain: str, split: str
         "domain": domain,
         "split": split,
         "role": "train" if split == "train" else "both",
-        **({"caption": str(said["caption"])} if "caption" in said else {}),
+        **({"caption": str(about["caption"])} if "caption" in about else {}),
     }
 
 
@@ -355,10 +349,3 @@ def _checked(source: str, row: Any) -> dict[str, Any]:
         if not is_number and not isinstance(value, str):
             raise UserError(f"{source}: {column} must be a text")
     return {k: v if k in NUMBERS else str(v) for k, v in found.items()}
-
-
-def _in_unicode(tar: Path, image: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose texts Parquet can store: other bytes of a tar are read as surrogates."""
-    if any("\ud800" <= c <= "\udfff" for v in row.values() if isinstance(v, str) for c in v):
-        raise UserError(f"{tar}: {image!r}: its name or row is not in UTF-8")
-    return row

@@ -16,6 +16,8 @@ import json
 import os
 import shutil
 import tarfile
+from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -33,7 +35,7 @@ from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
 from guie.data.manifest.reading import sidecar_path, write_sidecar
 from guie.data.shards.claiming import claimed
-from guie.data.shards.index import NAME, Shard, read_facts, shard_of, write_index
+from guie.data.shards.index import NAME, PLACE, Shard, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
 from guie.rows.checks import VERSION
@@ -53,11 +55,6 @@ class Plan(NamedTuple):
     order: np.ndarray
     first: np.ndarray  # of each shard: its first position in `order`
     digest: str
-
-    def images_of(self, shard: int) -> np.ndarray:
-        """Return the numbers of the images in a shard."""
-        end = self.first[shard + 1] if shard + 1 < len(self.first) else None
-        return self.order[self.first[shard] : end]
 
 
 def pack_mix(
@@ -90,25 +87,32 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
         return index
     bad = find_unreadable(manifest.table, manifest.root, workers, manifest.open_image)
     refuse_unreadable(bad, manifest)
-    with claimed(folder) as parts:
+    with claimed(folder) as scratch:
         if _is_packed(index, plan):  # by another process meanwhile
             return index
-        _note_plan(index, parts / "plan.json", plan)
+        _note_plan(index, scratch / "plan.json", plan)
         for left in folder.glob(".shard-[0-9]*.tmp.tar"):  # by a process that was killed
             left.unlink()
-        _refuse_small_disk(folder, plan)
+        done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
+        needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
+        if needed > (free := shutil.disk_usage(folder).free):
+            raise UserError(
+                f"{folder}: the shards need {needed:,} bytes, and the disk has {free:,} free; free some"
+                " space, or write elsewhere"
+            )
         names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
-        write = partial(_write_shard, folder, parts, manifest, plan, _Rows(manifest.table, plan))
+        images = np.split(plan.order, plan.first[1:])
+        write = partial(_write_shard, folder, scratch, manifest, plan, _Records(manifest, plan))
         bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
         with bar, ThreadPoolExecutor(workers) as pool:
-            written = [pool.submit(write, number, name) for number, name in enumerate(names)]
+            written = [pool.submit(write, *shard) for shard in zip(names, images, strict=True)]
             try:
                 for one in written:
                     bar.update(one.result())
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        _write_index(index, manifest, plan, parts, names)
+        _write_index(index, manifest, plan, [scratch / f"{name}.parquet" for name in names])
     return index
 
 
@@ -142,21 +146,22 @@ def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
             f" {manifest.root} the folder that image_path starts from?"
         )
     order = np.random.default_rng(SEED).permutation(len(image_paths))
-    first, room = [], -1
+    starts, room = [], -1
     for position, size in enumerate((sizes[order] + SAMPLE_BYTES).tolist()):
         room -= size
         if room < 0:
-            first.append(position)
+            starts.append(position)
             room = shard_bytes - size
-    digest = hashlib.sha256(f"{shard_bytes} {_rows_digest(manifest)}".encode())
+    rows = manifest.table[_columns(manifest)].astype(str)
+    row_hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
+    of_rows = hashlib.sha256(row_hashes.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{shard_bytes} {of_rows}".encode())
     digest.update(np.stack([sizes, known.time_N], axis=1).tobytes())
-    return Plan(image_paths, image_of_row, sizes, order, np.array(first), digest.hexdigest())
+    return Plan(image_paths, image_of_row, sizes, order, np.array(starts), digest.hexdigest())
 
 
-def _rows_digest(manifest: Manifest) -> str:
-    columns = [c for c in (*REQUIRED, *OPTIONAL) if c in manifest.table]
-    values = pd.util.hash_pandas_object(manifest.table[columns].astype(str), index=False)
-    return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()
+def _columns(manifest: Manifest) -> list[str]:
+    return [name for name in (*REQUIRED, *OPTIONAL) if name in manifest.table]
 
 
 def _note_plan(index: Path, note: Path, plan: Plan) -> None:
@@ -166,9 +171,9 @@ def _note_plan(index: Path, note: Path, plan: Plan) -> None:
         known = read_json(note, f"delete {folder}").get("digest")
     else:
         known = None if any(folder.glob("[!.]*.tar")) else plan.digest
-        named = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
-        if standing := [path for path in named if os.path.lexists(path)]:
-            raise UserError(f"{standing[0]}: would be replaced; write elsewhere, or move that file")
+        results = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
+        if taken := [path for path in results if os.path.lexists(path)]:
+            raise UserError(f"{taken[0]}: would be replaced; write elsewhere, or move that file")
         if known:
             write_json(note, {"digest": plan.digest})
     if known != plan.digest:
@@ -178,47 +183,64 @@ def _note_plan(index: Path, note: Path, plan: Plan) -> None:
         )
 
 
-def _refuse_small_disk(folder: Path, plan: Plan) -> None:
-    done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
-    needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UserError(
-            f"{folder}: the shards need {needed:,} bytes, and the disk has {free:,} free; free some"
-            " space, or write elsewhere"
-        )
+class _Records:
+    """The rows of a manifest by image; an image may have two, see `index_is_train`."""
+
+    def __init__(self, manifest: Manifest, plan: Plan):
+        self.table, self.image_of_row = manifest.table[_columns(manifest)], plan.image_of_row
+        self.by_image = np.argsort(plan.image_of_row, kind="stable")
+        numbers = np.arange(len(plan.image_paths) + 1)
+        self.first = np.searchsorted(plan.image_of_row[self.by_image], numbers)
+
+    def as_json(self, images: np.ndarray) -> dict[int, bytes]:
+        """Return each image's row, and further rows under `rows`, without empty values."""
+        chosen = [self.by_image[self.first[image] : self.first[image + 1]] for image in images]
+        row_R = np.concatenate(chosen)
+        records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        rows = self.table.iloc[row_R].to_dict("records")
+        for image, row in zip(self.image_of_row[row_R].tolist(), rows, strict=True):
+            records[image].append({k: v for k, v in row.items() if v != "" and not pd.isna(v)})
+        written = {}
+        for image, (first, *more) in records.items():
+            whole = {**first, "rows": more} if more else first
+            text = json.dumps(whole, ensure_ascii=False, default=lambda value: value.item())
+            written[image] = text.encode()
+        return written
 
 
 def _write_shard(
-    folder: Path, parts: Path, manifest: Manifest, plan: Plan, rows: _Rows, number: int, name: str
+    folder: Path,
+    scratch: Path,
+    manifest: Manifest,
+    plan: Plan,
+    records: _Records,
+    name: str,
+    images: np.ndarray,
 ) -> int:
     """Write a shard unless it is there, whole; return the number of its images."""
-    images, part = plan.images_of(number), parts / f"{name}.parquet"
-    if part.exists():
-        size = pd.read_parquet(part, columns=["shard_size"])["shard_size"].iloc[0]
+    known = scratch / f"{name}.parquet"
+    if known.exists():
+        size = pd.read_parquet(known, columns=["shard_size"])["shard_size"].iloc[0]
         if sizes_of(str(folder), [name]).get(name) == size:
             return len(images)
-    part.unlink(missing_ok=True)
-    records = rows.of(images)
-    places = []
+    known.unlink(missing_ok=True)
+    places, rows = [], records.as_json(images)
     with replacing(folder / name) as temporary:
         with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
             for image in images.tolist():
-                image_path = plan.image_paths[image]
-                data = _bytes_of(str(manifest.root / image_path))
+                path = manifest.root / plan.image_paths[image]
+                data = _bytes_of(str(path))
                 if len(data) != plan.sizes[image]:
                     raise UserError(
-                        f"{manifest.root / image_path}: changed while it was packed; delete {folder}"
-                        " and pack again"
+                        f"{path}: changed while it was packed; delete {folder} and pack again"
                     )
-                suffix = Path(image_path).suffix.lower() or ".img"
-                offset = _add(tar, f"{image:09d}{suffix}", data)
-                _add(tar, f"{image:09d}.json", _as_json(records[image]))
+                offset = _add(tar, f"{image:09d}{path.suffix.lower() or '.img'}", data)
+                _add(tar, f"{image:09d}.json", rows[image])
                 places.append((image, offset, len(data), content_hash(data)))
         shard = shard_of(temporary, name)
     table = pd.DataFrame(places, columns=["image", "offset", "size", "content"])
     table["content"] = table["content"].astype(np.uint64)
-    with replacing(part) as temporary:
+    with replacing(known) as temporary:
         table.assign(**{f"shard_{k}": v for k, v in asdict(shard).items()}).to_parquet(temporary)
     return len(images)
 
@@ -234,56 +256,21 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
 
 def _bytes_of(path: str) -> bytes:
     in_shard = open_in_shard(path)
-    if in_shard is not None:
-        return in_shard.getvalue()
-    return Path(path).read_bytes()
+    return Path(path).read_bytes() if in_shard is None else in_shard.getvalue()
 
 
-class _Rows:
-    """The rows of a manifest by image; an image may have two, see `index_is_train`."""
-
-    def __init__(self, table: pd.DataFrame, plan: Plan):
-        self.table = table[[c for c in (*REQUIRED, *OPTIONAL) if c in table]]
-        self.image_of_row = plan.image_of_row
-        self.by_image = np.argsort(plan.image_of_row, kind="stable")
-        numbers = np.arange(len(plan.image_paths) + 1)
-        self.first = np.searchsorted(plan.image_of_row[self.by_image], numbers)
-
-    def of(self, images: np.ndarray) -> dict[int, list[dict[str, Any]]]:
-        """Return the rows of each of these images as records."""
-        chosen = [self.by_image[self.first[image] : self.first[image + 1]] for image in images]
-        row_R = np.concatenate(chosen)
-        records: dict[int, list[dict[str, Any]]] = {}
-        rows = self.table.iloc[row_R].to_dict("records")
-        for image, row in zip(self.image_of_row[row_R].tolist(), rows, strict=True):
-            records.setdefault(image, []).append(row)
-        return records
-
-
-def _as_json(rows: list[dict[str, Any]]) -> bytes:
-    """Return the image's row, and further rows under `rows`, without empty values."""
-    cleaned = [{k: v for k, v in row.items() if v != "" and not pd.isna(v)} for row in rows]
-    whole = {**cleaned[0], **({"rows": cleaned[1:]} if len(cleaned) > 1 else {})}
-    return json.dumps(whole, ensure_ascii=False, default=lambda value: value.item()).encode()
-
-
-def _write_index(
-    index: Path, manifest: Manifest, plan: Plan, parts: Path, names: list[str]
-) -> None:
-    tables = [pd.read_parquet(parts / f"{name}.parquet") for name in names]
+def _write_index(index: Path, manifest: Manifest, plan: Plan, known: Sequence[Path]) -> None:
+    """Write the index, from the table of each shard."""
+    tables = [pd.read_parquet(path) for path in known]
     shards = [
         Shard(one["shard_name"], int(one["shard_size"]), one["shard_sha256"])
         for one in (table.iloc[0] for table in tables)
     ]
     places = pd.concat(tables).set_index("image").sort_index()
-    found = places.iloc[plan.image_of_row]
-    columns = [c for c in (*REQUIRED, *OPTIONAL, "pixels") if c in manifest.table]
+    found = places.iloc[plan.image_of_row].rename(columns={"shard_name": "shard"})
+    columns = [*_columns(manifest), *(["pixels"] if "pixels" in manifest.table else [])]
     table = manifest.table[columns].assign(
-        shard=found["shard_name"].to_numpy(),
-        offset=found["offset"].to_numpy(),
-        size=found["size"].to_numpy(),
-        content=found["content"].to_numpy(),
-        decoded=VERSION,
+        **{name: found[name].to_numpy() for name in PLACE}, decoded=VERSION
     )
     write_companions(index, read_companions(manifest.path))
     write_sidecar(index, manifest.sidecar)

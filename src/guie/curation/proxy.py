@@ -10,7 +10,7 @@ import hashlib
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from guie.config.data import ProxyEvaluatorConfig
@@ -42,8 +42,7 @@ class Proxy:
         config: ProxyEvaluatorConfig,
         metric: str = "r_at_1",
     ):
-        self.feat_NF, self.config, self.metric = feat_NF, config, metric
-        self.table = table
+        self.feat_NF, self.table, self.config, self.metric = feat_NF, table, config, metric
         train = np.flatnonzero(table["split"] == "train")
         self.row_of = pd.Series(train, table["image_path"].iloc[train])
         val = np.flatnonzero(table["split"] == "val")
@@ -71,31 +70,27 @@ class Proxy:
         feat_NF = self._load(self.row_of[rows["image_path"]].to_numpy())
         ids_N, classes = pd.factorize(rows["label"], sort=True)
         label_N = torch.from_numpy(ids_N)
+        steps = max(config.min_steps, round(config.epochs * len(feat_NF) / config.batch_size))
+        stream = Stream(np.arange(len(feat_NF)), (seed,))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             head = Head(config.head, feat_NF.shape[1])
             rule = ArcFace(config.margin_rad)
             loss = MarginSoftmax(len(classes), config.head.dim, rule, scale=config.scale)
-            self._fit(head, loss, feat_NF, label_N, seed)
-        return head
-
-    def _fit(
-        self, head: Head, loss: nn.Module, feat_NF: Tensor, label_N: Tensor, seed: int
-    ) -> None:
-        config = self.config
-        steps = max(config.min_steps, round(config.epochs * len(feat_NF) / config.batch_size))
-        parameters = [*head.parameters(), *loss.parameters()]
-        optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
-        stream = Stream(np.arange(len(feat_NF)), (seed,))
-        for step in range(steps):
-            optimizer.param_groups[0]["lr"] = config.lr * schedule_factor(
-                CosineSchedule(), step, steps, 0
+            optimizer = torch.optim.AdamW(
+                [*head.parameters(), *loss.parameters()],
+                lr=config.lr,
+                weight_decay=config.weight_decay,
             )
-            batch_B = torch.from_numpy(stream.take(step * config.batch_size, config.batch_size))
-            emb_BD = functional.normalize(head(feat_NF[batch_B]), dim=-1)
-            optimizer.zero_grad()
-            loss(emb_BD, label_N[batch_B])[0].backward()
-            optimizer.step()
+            for step in range(steps):
+                factor = schedule_factor(CosineSchedule(), step, steps, 0)
+                optimizer.param_groups[0]["lr"] = config.lr * factor
+                batch_B = torch.from_numpy(stream.take(step * config.batch_size, config.batch_size))
+                emb_BD = functional.normalize(head(feat_NF[batch_B]), dim=-1)
+                optimizer.zero_grad()
+                loss(emb_BD, label_N[batch_B])[0].backward()
+                optimizer.step()
+        return head
 
     def _load(self, row_N: np.ndarray) -> Tensor:
         return torch.from_numpy(self.feat_NF[row_N].astype(np.float32))

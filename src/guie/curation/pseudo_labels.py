@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,98 @@ from scipy.special import logsumexp, softmax
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
+from guie.config import MixConfig
+from guie.config.data import DomainShares, PseudoLabelConfig
+from guie.curation.features import embed_for
+from guie.curation.summary import CurationReport
+from guie.data.manifest import load_manifest
+from guie.evaluation.text import ClassTexts, class_texts
 from guie.rows.store import Rows
 
 Z_95 = 1.645  # 95 % quantile of the standard normal distribution
+SOURCE = "clip"  # in the manifest's column label_source
+BLOCK_LOGITS = 2**24  # float32: 64 MiB
+
+
+class Guesses(NamedTuple):
+    """The nearest class of each image, and its confidence."""
+
+    first_N: np.ndarray  # int: index of the nearest class
+    confidence_N: np.ndarray  # float32: probability of that class
+    margin_N: np.ndarray  # float32: that probability minus the second largest
+
+
+def pseudo_label(
+    table: pd.DataFrame,
+    settings: PseudoLabelConfig,
+    config: MixConfig,
+    workers: int,
+    report: CurationReport,
+) -> pd.DataFrame:
+    """Label the train images of the config's domains by zero-shot CLIP; drop the unsure ones.
+
+    Raises UserError if there is no such image, or if no confidence reaches the required precision.
+    """
+    train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
+    if train.empty:
+        raise UserError(
+            f"pseudo_labels.domains: no train image in {', '.join(settings.domains)};"
+            f" domains of the mix: {', '.join(sorted(table['domain'].unique()))}"
+        )
+    texts = class_texts(settings.clip, settings.classes)
+    labels = list(settings.classes)
+    scale, least, measured = _calibrated(settings, texts, config, workers)
+    embed = embed_for(settings.clip, config.image_root, config.features, workers)
+    guesses = guess(embed(train["image_path"].tolist(), "whole"), texts.emb_CD, scale)
+    sure_N = sure(guesses, least, settings.min_margin, settings.max_images)
+    if settings.mode == "label":
+        remaining = relabelled(train, guesses, sure_N, labels)
+    else:
+        remaining = train[~contradicted(train, guesses, sure_N, labels)]
+    report.details["pseudo_labels"] = {
+        "looked_at": len(train),
+        "sure": int(sure_N.sum()),
+        "kept": len(remaining),
+        "min_confidence": round(least, 6),
+        "scale": round(scale, 4),
+        **measured,
+    }
+    table = pd.concat([table.drop(train.index), remaining]).sort_index(kind="stable")
+    if "label_source" in table:
+        table["label_source"] = table["label_source"].fillna("")
+    table = table.reset_index(drop=True)
+    report.after("pseudo_labels", table)
+    return table
+
+
+def _calibrated(
+    settings: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
+) -> tuple[float, float, dict[str, Any]]:
+    """Return the inverse temperature, the minimum confidence, and how they were calibrated."""
+    sample = settings.calibration
+    if sample is None:
+        return texts.scale, settings.min_confidence, {"calibrated_on": 0, "calibration": []}
+    manifest = load_manifest(sample.manifest, sample.root)
+    labels = list(settings.classes)
+    rows = manifest.table[manifest.table["label"].isin(labels)]
+    if rows.empty:
+        raise UserError(f"{sample.manifest}: none of its labels is in pseudo_labels.classes")
+    embed = embed_for(settings.clip, manifest.root, config.features, workers)
+    emb_ND = embed(rows["image_path"].tolist(), "whole")
+    truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
+    scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
+    guesses = guess(emb_ND, texts.emb_CD, scale)
+    curve = precision_curve(guesses.confidence_N, guesses.first_N == truth_N)
+    measured = {"calibrated_on": len(rows), "calibration": thinned(curve)}
+    if sample.precision is None:
+        return scale, settings.min_confidence, measured
+    least = least_confidence(curve, sample.precision)
+    if least is None:
+        raise UserError(
+            f"pseudo_labels.calibration.precision: no confidence reaches {sample.precision} on"
+            f" {len(rows):,} images; the best is {curve['at_least'].max():.3f}, with 95 % certainty"
+        )
+    return scale, max(least, settings.min_confidence), measured
 
 
 def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
@@ -82,18 +171,6 @@ def least_confidence(curve: pd.DataFrame, precision: float) -> float | None:
     return float(enough.iloc[-1]) if len(enough) else None
 
 
-SOURCE = "clip"  # in the manifest's column label_source
-BLOCK_LOGITS = 2**24  # float32: 64 MiB
-
-
-class Guesses(NamedTuple):
-    """The nearest class of each image, and its confidence."""
-
-    first_N: np.ndarray  # int: index of the nearest class
-    confidence_N: np.ndarray  # float32: probability of that class
-    margin_N: np.ndarray  # float32: that probability minus the second largest
-
-
 def guess(emb_ND: np.ndarray | Rows, text_CD: np.ndarray, scale: float) -> Guesses:
     """Predict the nearest of at least two classes for each image.
 
@@ -103,15 +180,13 @@ def guess(emb_ND: np.ndarray | Rows, text_CD: np.ndarray, scale: float) -> Guess
         scale: inverse temperature of the softmax over cosines.
     """
     step = max(1, BLOCK_LOGITS // len(text_CD))
-    starts = range(0, len(emb_ND), step)
-    parts = [_guess_block(emb_ND[i : i + step], text_CD, scale) for i in starts]
-    return Guesses(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _guess_block(emb_BD: np.ndarray, text_CD: np.ndarray, scale: float) -> Guesses:
-    prob_BC = softmax(scale * (emb_BD.astype(np.float32) @ text_CD.T), axis=1)
-    second_B, confidence_B = np.partition(prob_BC, -2, axis=1)[:, -2:].T
-    return Guesses(prob_BC.argmax(axis=1), confidence_B, confidence_B - second_B)
+    found = []
+    for start in range(0, len(emb_ND), step):
+        emb_BD = emb_ND[start : start + step].astype(np.float32)
+        prob_BC = softmax(scale * (emb_BD @ text_CD.T), axis=1)
+        second_B, confidence_B = np.partition(prob_BC, -2, axis=1)[:, -2:].T
+        found.append(Guesses(prob_BC.argmax(axis=1), confidence_B, confidence_B - second_B))
+    return Guesses(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def sure(
@@ -164,14 +239,40 @@ def contradicted(
     return sure_N & ~agrees_N
 
 
+def match_domains(
+    table: pd.DataFrame,
+    shares: DomainShares,
+    config: MixConfig,
+    workers: int,
+    report: CurationReport,
+) -> pd.DataFrame:
+    """Subsample the train images to the config's target shares of the domains.
+
+    The domain of a row is the manifest's, or CLIP's prediction for train images.
+    """
+    domain_of_row = table["domain"].copy()
+    if shares.domain_source is not None:
+        train = table.index[table["split"] == "train"]
+        clip, names = shares.domain_source.clip, shares.domain_source.names
+        texts = class_texts(clip, names)
+        embed = embed_for(clip, config.image_root, config.features, workers)
+        guesses = guess(
+            embed(table["image_path"][train].tolist(), "whole"), texts.emb_CD, texts.scale
+        )
+        domain_of_row[train] = np.asarray(list(names))[guesses.first_N]
+    table = match_shares(table, domain_of_row, shares.shares, config.seed)
+    report.after("shares", table)
+    return table
+
+
 def match_shares(
     table: pd.DataFrame, domain_of_row: pd.Series, shares: Mapping[str, float], seed: int
 ) -> pd.DataFrame:
     """Drop train images until each domain has its share, keeping as many images as possible.
 
-    The largest classes of a domain lose images first: no class loses its last image while another
-    has two. The choice of images depends only on the seed and their paths. Rows of val and test
-    are kept.
+    The scarcest domain keeps all its images. The largest classes of a domain lose images first: no class
+    loses its last image while another has two. The choice of images depends only on the seed and their
+    paths. Rows of val and test are kept.
 
     Args:
         table: a manifest's rows, indexed from 0.
@@ -183,25 +284,17 @@ def match_shares(
     """
     train = table[table["split"] == "train"]
     domain = domain_of_row[train.index]
-    images_of = _images(domain.value_counts().to_dict(), shares)
-    chosen = [_thinned(train[domain == name], images, seed) for name, images in images_of.items()]
-    stays = (table["split"] != "train") | table.index.isin(np.concatenate(chosen))
-    return table[stays].reset_index(drop=True)
-
-
-def _images(present: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """Count each domain's images in the largest mix of these shares; the scarcest keeps them all."""
-    missing = sorted(set(shares) - set(present))
-    if missing:
+    present = domain.value_counts().to_dict()
+    if missing := sorted(set(shares) - set(present)):
         raise UserError(
             f"shares: no train image in {', '.join(missing)}; found: {', '.join(sorted(present))}"
         )
     scale = min(present[name] / share for name, share in shares.items())
-    return {name: round(scale * share) for name, share in shares.items()}
-
-
-def _thinned(rows: pd.DataFrame, images: int, seed: int) -> np.ndarray:
-    """Return the index of the kept rows: one image of each class, then a second of each, ..."""
-    drawn = rows.assign(draw=seeded_draws(seed, rows["image_path"])).sort_values("draw")
-    turn = drawn.groupby("label").cumcount()
-    return turn.sort_values(kind="stable").index[:images].to_numpy()
+    drawn = train.assign(draw=seeded_draws(seed, train["image_path"])).sort_values("draw")
+    chosen = []
+    for name, share in shares.items():
+        # One image of each class, then a second of each, ...
+        turn = drawn[domain[drawn.index] == name].groupby("label").cumcount()
+        chosen.append(turn.sort_values(kind="stable").index[: round(scale * share)])
+    stays = (table["split"] != "train") | table.index.isin(np.concatenate(chosen))
+    return table[stays].reset_index(drop=True)

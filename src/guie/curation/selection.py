@@ -19,6 +19,8 @@ from guie.base.files import append_text, write_json, write_text
 from guie.config.data import SelectionRule
 from guie.curation.classes import cap_large
 
+COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")  # of `gains`
+
 
 class Candidate(NamedTuple):
     """A source, which is a domain or a data set; `cap` 0 takes all images of a class."""
@@ -31,6 +33,28 @@ class Candidate(NamedTuple):
 
 
 Mix = frozenset[Candidate]
+Scores = Callable[[Mix, range], np.ndarray]  # (mix, seeds) -> score for each seed, float64 [S]
+
+
+class Score(NamedTuple):
+    """The val score of training on a mix."""
+
+    value: float  # the metric that the search maximizes
+    domains: dict[str, float]  # the same metric for each domain
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the search. The last step of a direction is rejected: its gain is too small."""
+
+    direction: str
+    change: str  # "+cars", "-cars", "cars@20 -> cars"
+    mix: Mix  # after the step
+    score: float  # mean over the confirmation seeds if there are any, else the screening seeds
+    gain: float  # on the same seeds; for the first source, its score
+    standard_error: float  # of the gain; 0 for the first source
+    accepted: bool
+    tried: dict[str, float]  # gain of every candidate, by its change
 
 
 def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> list[Candidate]:
@@ -58,14 +82,11 @@ def mix_name(mix: Iterable[Candidate]) -> str:
 
 def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
     """Return the train rows of a mix, indexed from 0. Caps choose images by `seed`."""
-    parts = []
+    found = []
     for source, cap in sorted(mix):
         rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
-        parts.append(cap_large(rows, cap, seed) if cap else rows)
-    return pd.concat(parts, ignore_index=True)
-
-
-COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")
+        found.append(cap_large(rows, cap, seed) if cap else rows)
+    return pd.concat(found, ignore_index=True)
 
 
 def gains(steps: Sequence[Step]) -> pd.DataFrame:
@@ -75,15 +96,14 @@ def gains(steps: Sequence[Step]) -> pd.DataFrame:
     score and mix after the step. The gain of an accepted step is measured on the confirmation
     seeds, if the rule has any. The gain of a rejected change is from the comparison of candidates.
     """
-    accepted = [step for step in steps if step.accepted]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (number, step.change, step.gain, step.standard_error, step.score, mix_name(step.mix))
-        for number, step in enumerate(accepted, start=1)
+        for number, step in enumerate((step for step in steps if step.accepted), start=1)
     ]
-    refused = [step for step in steps if not step.accepted]
-    for step in refused:
-        tried = sorted(step.tried.items(), key=lambda item: -item[1])
-        rows += [(pd.NA, change, gain, pd.NA, pd.NA, "") for change, gain in tried]
+    for step in steps:
+        if not step.accepted:
+            tried = sorted(step.tried.items(), key=lambda item: -item[1])
+            rows += [(pd.NA, change, gain, pd.NA, pd.NA, "") for change, gain in tried]
     return pd.DataFrame(rows, columns=COLUMNS).astype(
         {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
     )
@@ -93,13 +113,6 @@ def render(steps: Sequence[Step]) -> str:
     """Format the table of steps for the terminal."""
     table = gains(steps).drop(columns="mix")
     return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
-
-
-class Score(NamedTuple):
-    """The val score of training on a mix."""
-
-    value: float  # the metric that the search maximizes
-    domains: dict[str, float]  # the same metric for each domain
 
 
 class BudgetSpent(Exception):
@@ -137,25 +150,24 @@ class Evaluations:
         self.used: dict[tuple[str, int], dict[str, Any]] = {}
         self.bar = tqdm(desc="evaluations", unit="run", initial=0)
 
-    def scores(self, mix: Mix, seeds: range) -> np.ndarray:
-        """Return the score of the mix for each seed, float64 [S]. Raises BudgetSpent."""
-        return np.array([self._score(mix, seed) for seed in seeds])
-
-    def _score(self, mix: Mix, seed: int) -> float:
-        key = mix_name(mix), seed
-        if key not in self.used:
-            if len(self.used) >= self.max_evaluations or self.seconds >= self.max_seconds:
-                raise BudgetSpent
-            self.used[key] = self.known.get(key) or self._evaluate(mix, seed)
-            self.bar.update()
-        return self.used[key]["score"]
-
     @property
     def seconds(self) -> float:
         """Total seconds of the evaluations that this search uses."""
         return sum(line["seconds"] for line in self.used.values())
 
+    def scores(self, mix: Mix, seeds: range) -> np.ndarray:
+        """Return the score of the mix for each seed, float64 [S]. Raises BudgetSpent."""
+        for seed in seeds:
+            key = mix_name(mix), seed
+            if key not in self.used:
+                if len(self.used) >= self.max_evaluations or self.seconds >= self.max_seconds:
+                    raise BudgetSpent
+                self.used[key] = self.known.get(key) or self._evaluate(mix, seed)
+                self.bar.update()
+        return np.array([self.used[mix_name(mix), seed]["score"] for seed in seeds])
+
     def _evaluate(self, mix: Mix, seed: int) -> dict[str, Any]:
+        """Compute a score, and append it to the log."""
         began = time.monotonic()
         score = self.evaluate(mix, seed)
         if not math.isfinite(score.value):
@@ -177,9 +189,7 @@ def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     whole, _, torn = text.rpartition("\n")
     head, *lines = whole.split("\n")
-    if not whole:
-        head = first
-    elif head != first:
+    if whole and head != first:
         raise UserError(
             f"{path}: contains scores of other images, features or settings; write the mix elsewhere,"
             " or delete this file"
@@ -190,28 +200,8 @@ def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: not a log of evaluations; delete it") from None
     if torn or not whole:  # a write was interrupted, or the log is new
-        write_text(path, "\n".join([head, *lines]) + "\n")
+        write_text(path, "\n".join([first, *lines]) + "\n")
     return known
-
-
-Scores = Callable[[Mix, range], np.ndarray]  # (mix, seeds) -> score for each seed, float64 [S]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the search. The last step of a direction is rejected: its gain is too small."""
-
-    direction: str
-    change: str  # "+cars", "-cars", "cars@20 -> cars"
-    mix: Mix  # after the step
-    score: float  # mean over the confirmation seeds if there are any, else the screening seeds
-    gain: float  # on the same seeds; for the first source, its score
-    standard_error: float  # of the gain; 0 for the first source
-    accepted: bool
-    tried: dict[str, float]  # gain of every candidate, by its change
-
-    def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "mix": mix_name(self.mix)}
 
 
 def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule) -> Iterator[Step]:
@@ -223,11 +213,15 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
     """
     mix: Mix = frozenset()
     if rule.directions[0] == "backward":
-        mix = frozenset({c.source: c for c in sorted(candidates, key=_size)}.values())
+        by_size = sorted(candidates, key=lambda candidate: candidate.cap or math.inf)
+        mix = frozenset({candidate.source: candidate for candidate in by_size}.values())
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
         while True:
-            possible = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            if direction == "forward":
+                possible = [*_additions(mix, candidates)]
+            else:
+                possible = [(mix - {one}, f"-{one}") for one in sorted(mix) if len(mix) > 1]
             moves = {new: change for new, change in possible if new not in visited}
             if not moves:
                 break
@@ -240,21 +234,12 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
             visited.add(mix)
 
 
-def _size(candidate: Candidate) -> float:
-    return candidate.cap or math.inf
-
-
 def _additions(mix: Mix, candidates: Sequence[Candidate]) -> Iterator[tuple[Mix, str]]:
     present = {candidate.source: candidate for candidate in mix}
     for candidate in sorted(set(candidates) - mix):
         old = present.get(candidate.source)
         change = f"{old} -> {candidate}" if old else f"+{candidate}"
         yield mix - {old} | {candidate}, change
-
-
-def _removals(mix: Mix) -> Iterator[tuple[Mix, str]]:
-    if len(mix) > 1:
-        yield from ((mix - {candidate}, f"-{candidate}") for candidate in sorted(mix))
 
 
 def _step(
@@ -266,15 +251,21 @@ def _step(
     rule: SelectionRule,
 ) -> Step:
     """Compare all moves; accept the best one if the confirmation seeds confirm its gain."""
+
+    def gains_of(new: Mix, seeds: range) -> np.ndarray:
+        """Return the gain of a new mix over the current one for each seed, float64 [S]."""
+        before_S = scores(mix, seeds) if mix else np.zeros(len(seeds))
+        return scores(new, seeds) - before_S
+
     screen = range(first_seed, first_seed + rule.seeds)
-    gains_of = {new: _gains(mix, new, scores, screen) for new in moves}
-    gain_of = {new: float(gains_S.mean()) for new, gains_S in gains_of.items()}
+    screened = {new: gains_of(new, screen) for new in moves}
+    gain_of = {new: float(gains_S.mean()) for new, gains_S in screened.items()}
     best = max(moves, key=gain_of.__getitem__)  # ties go to the first move
     gain, seeds = gain_of[best], screen
-    error = standard_error([*gains_of.values()]) if mix else 0.0
+    error = standard_error([*screened.values()]) if mix else 0.0
     if rule.confirm_seeds and (gain > 0 or not mix):
         seeds = range(screen.stop, screen.stop + rule.confirm_seeds)
-        gain = float(_gains(mix, best, scores, seeds).mean())
+        gain = float(gains_of(best, seeds).mean())
         error *= math.sqrt(rule.seeds / rule.confirm_seeds)
     accepted = not mix or gain > rule.min_standard_errors * error
     reached = best if accepted else mix
@@ -290,12 +281,6 @@ def _step(
     )
 
 
-def _gains(mix: Mix, new: Mix, scores: Scores, seeds: range) -> np.ndarray:
-    """Return the gain of a new mix over the current one for each seed, float64 [S]."""
-    before_S = scores(mix, seeds) if mix else np.zeros(len(seeds))
-    return scores(new, seeds) - before_S
-
-
 def standard_error(gains: Sequence[np.ndarray]) -> float:
     """Return the standard error of a mean gain, with the variance pooled over the candidates.
 
@@ -306,10 +291,7 @@ def standard_error(gains: Sequence[np.ndarray]) -> float:
 
 
 def search(
-    candidates: Sequence[Candidate],
-    evaluations: Evaluations,
-    rule: SelectionRule,
-    out: Path,
+    candidates: Sequence[Candidate], evaluations: Evaluations, rule: SelectionRule, out: Path
 ) -> list[Step]:
     """Select greedily until no move gains or the budget is spent; return the steps.
 
@@ -320,12 +302,26 @@ def search(
         UserError: no step is possible, or the budget ends before the first step does.
     """
     steps: list[Step] = []
+
+    def write(stopped: str) -> None:
+        report = {
+            "mix": mix_name(steps[-1].mix),
+            "stopped": stopped,
+            "evaluations": len(evaluations.used),
+            "training_seconds": round(evaluations.seconds, 1),
+            "steps": [{**vars(step), "mix": mix_name(step.mix)} for step in steps],
+        }
+        write_json(out, report)
+
     stopped = "no gain"
     try:
         for step in select(candidates, evaluations.scores, rule):
             steps.append(step)
-            tqdm.write(_step_line(step))
-            _write(out, steps, evaluations, "not yet")
+            verdict = "accepted" if step.accepted else "rejected"
+            gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
+            line = f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"
+            tqdm.write(line)
+            write("not yet")
     except BudgetSpent:
         stopped = "budget"
     if not steps and stopped != "budget":
@@ -342,22 +338,5 @@ def search(
             "selection.rule: the budget ends within the first step; set max_evaluations to"
             f" {needed} or more, and max_minutes to the time that these take"
         )
-    _write(out, steps, evaluations, stopped)
+    write(stopped)
     return steps
-
-
-def _step_line(step: Step) -> str:
-    verdict = "accepted" if step.accepted else "rejected"
-    gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
-    return f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"
-
-
-def _write(out: Path, steps: Sequence[Step], evaluations: Evaluations, stopped: str) -> None:
-    report = {
-        "mix": mix_name(steps[-1].mix),
-        "stopped": stopped,
-        "evaluations": len(evaluations.used),
-        "training_seconds": round(evaluations.seconds, 1),
-        "steps": [step.as_json() for step in steps],
-    }
-    write_json(out, report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,24 @@ from guie.rows.readable import differing
 Counts = dict[str, dict[str, Any]]
 SPLITS = ("train", "val", "test")
 FILES_SHOWN = 10
+METRICS = {"r_at_1": "R@1 on val", "mmp_at_5": "mMP@5 on val"}
+COUNTED = ["image_path", "label", "domain", "split", "dataset"]
 
 
 def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
     """Return {domain: {rule: {"classes": n, "images": m}}}, the losses between successive tables.
 
     Each table is the result of a rule; the first is the input of the rules. A class is lost when
-    its last image is.
+    its last image is. A class that is in both train and test counts twice.
     """
+    sizes = {}
+    for rule, table in stages.items():
+        classes = memberships(table).drop_duplicates(["domain", "split", "label"])
+        counted = {"classes": classes, "images": table}
+        sizes[rule] = pd.DataFrame(
+            {k: rows.groupby("domain").size() for k, rows in counted.items()}
+        )
     counts_of: dict[str, Counts] = {}
-    sizes = {rule: _sizes(table) for rule, table in stages.items()}
     for before, rule in pairwise(stages):
         lost = sizes[before].sub(sizes[rule], fill_value=0).astype(int)
         for domain, row in lost[lost["images"] > 0].iterrows():
@@ -70,40 +78,44 @@ def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
     return counts_of
 
 
-def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return notes for users who train or score on the mix."""
-    held_out = sum(entry["split"] != "train" for entry in dropped_files)
-    lines = (
-        [
+def notes(
+    domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield notes for users who train or score on the mix."""
+    if held_out := sum(entry["split"] != "train" for entry in dropped_files):
+        yield (
             f"{held_out:,} unusable files were in val or test: scores are not comparable with those"
             " on the whole set"
-        ]
-        if held_out
-        else []
-    )
+        )
     for domain, counts in domains.items():
         if "train" not in counts:
-            lines.append(f"{domain}: no train images")
+            yield f"{domain}: no train images"
         elif "val" not in counts:
-            lines.append(f"{domain}: no val split")
+            yield f"{domain}: no val split"
         for split in ("val", "test"):
-            if split in counts and counts[split]["queries_without_positive"]:
-                lines.append(
-                    f"{domain}: {counts[split]['queries_without_positive']:,} of"
-                    f" {counts[split]['queries']:,} {split} queries have no positive;"
-                    " metrics exclude them"
+            if split in counts and (without := counts[split]["queries_without_positive"]):
+                yield (
+                    f"{domain}: {without:,} of {counts[split]['queries']:,} {split} queries have no"
+                    " positive; metrics exclude them"
                 )
-    return lines
 
 
 def render(summary: Mapping[str, Any]) -> str:
     """Format the summary for the terminal: a line for each domain, then files, then notes."""
-    rows = [
-        [domain, *(_cell(counts.get(split)) for split in SPLITS), _dropped(counts["dropped"])]
-        for domain, counts in summary["domains"].items()
-    ]
-    total = ["all", *(_cell(_total(summary["domains"], split)) for split in SPLITS), ""]
-    lines = _aligned([["classes / images", *SPLITS, "dropped"], *rows, total])
+    domains = summary["domains"]
+    rows = [["classes / images", *SPLITS, "dropped"]]
+    for domain, counts in domains.items():
+        dropped = "; ".join(f"{rule} {_cell([lost])}" for rule, lost in counts["dropped"].items())
+        cells = [_cell([counts[split]] if split in counts else []) for split in SPLITS]
+        rows.append([domain, *cells, dropped or "-"])
+    totals = [[one[split] for one in domains.values() if split in one] for split in SPLITS]
+    rows.append(["all", *map(_cell, totals), ""])
+    # The first and last column are left-aligned, numbers right-aligned
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *cells, last in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
     files = summary["dropped_files"]
     lines += [f"dropped {entry['file']}: {entry['reason']}" for entry in files[:FILES_SHOWN]]
     if len(files) > FILES_SHOWN:
@@ -115,39 +127,12 @@ def render(summary: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in summary["notes"])])
 
 
-def _total(domains: Mapping[str, Counts], split: str) -> dict[str, int] | None:
-    present = [counts[split] for counts in domains.values() if split in counts]
-    return {key: sum(counts[key] for counts in present) for key in present[0]} if present else None
-
-
-def _cell(counts: Mapping[str, int] | None) -> str:
-    return f"{counts['classes']:,} / {counts['images']:,}" if counts else "-"
-
-
-def _dropped(rules: Mapping[str, Mapping[str, int]]) -> str:
-    return "; ".join(f"{rule} {_cell(counts)}" for rule, counts in rules.items()) or "-"
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """Pad the columns: the first and last are left-aligned, numbers right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *cells, last in rows:
-        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
-    return lines
-
-
-def _sizes(table: pd.DataFrame) -> pd.DataFrame:
-    """Count classes (twice if in both train and test) and images (rows) of each domain."""
-    classes = memberships(table).drop_duplicates(["domain", "split", "label"])
-    return pd.DataFrame(
-        {"classes": classes.groupby("domain").size(), "images": table.groupby("domain").size()}
-    )
-
-
-METRICS = {"r_at_1": "R@1 on val", "mmp_at_5": "mMP@5 on val"}
-COUNTED = ["image_path", "label", "domain", "split", "dataset"]
+def _cell(counts: Sequence[Mapping[str, int]]) -> str:
+    """Format the sum of counts."""
+    if not counts:
+        return "-"
+    classes, images = (sum(one[key] for one in counts) for key in ("classes", "images"))
+    return f"{classes:,} / {images:,}"
 
 
 class CurationReport:
@@ -188,44 +173,42 @@ class CurationReport:
         held_out = (table[table["split"] == split] for split in ("val", "test"))
         alone = pd.concat([queries_without_positive(rows) for rows in held_out])
         domains = by_domain(table, losses(self.stages), alone)
+        limits = {}
+        if self.limits is not None:
+            limits["copies"] = json.loads(self.limits.round(4).to_json(orient="records"))
         return {
             "name": self.config.name,
             "command": self.command,
             "rows": len(table),
             "domains": domains,
-            "notes": notes(domains, self.dropped_files) + self.notes + self._unsaid(table),
+            "notes": [*notes(domains, self.dropped_files), *self.notes, *self._notes_on(table)],
             **self.details,
-            **self._evidence(),
+            **limits,
             "dropped_files": self.dropped_files,
             "sources": self.sources,
             "config": self.config.model_dump(),
         }
 
-    def _unsaid(self, table: pd.DataFrame) -> list[str]:
-        """Return notes on the decoders' differences, and on companion rows lost with dropped images."""
+    def _notes_on(self, table: pd.DataFrame) -> Iterator[str]:
+        """Yield notes on the decoders' differences, and on companion rows lost with dropped images."""
         images = table.drop_duplicates("image_path").set_index("image_path")
-        line = differing(images["differs"], len(images)) if "differs" in images else ""
+        if "differs" in images and (line := differing(images["differs"], len(images))):
+            yield line
         read = joined(self.companions)
         left = within(read, table)
-        lost = {kind: len(rows) - len(left.get(kind, ())) for kind, rows in read.items()}
-        return [line] * bool(line) + [
-            f"{kind}: {lost[kind]:,} of {len(rows):,} rows belong to dropped images; scores are not"
-            " comparable with those on the whole set"
-            for kind, rows in read.items()
-            if lost[kind]
-        ]
-
-    def _evidence(self) -> dict[str, Any]:
-        if self.limits is None:
-            return {}
-        return {"copies": json.loads(self.limits.round(4).to_json(orient="records"))}
+        for kind, rows in read.items():
+            if lost := len(rows) - len(left.get(kind, ())):
+                yield (
+                    f"{kind}: {lost:,} of {len(rows):,} rows belong to dropped images; scores are not"
+                    " comparable with those on the whole set"
+                )
 
     def write(self, table: pd.DataFrame) -> dict[str, Any]:
         """Write summary, report and lists next to the mix; return the summary."""
         report = self.summary(table)
         write_json(self.config.summary_path, report)
-        for what in ("findings", "merges"):
-            self.write_list(what)
+        self.write_list("findings", self.findings)
+        self.write_list("merges", self.merges)
         write_companions(Path(self.config.out), within(joined(self.companions), table))
         self.write_report(table)
         return report
@@ -246,9 +229,8 @@ class CurationReport:
             metric=METRICS[selection.metric if selection else "r_at_1"],
         )
 
-    def write_list(self, what: str) -> None:
-        """Write `findings` or `merges` as CSV next to the mix, if there are any."""
-        rows: pd.DataFrame | None = getattr(self, what)
+    def write_list(self, name: str, rows: pd.DataFrame | None) -> None:
+        """Write rows as CSV next to the mix, if there are any: `<out>.<name>.csv`."""
         if rows is not None:
-            with replacing(self.config.beside(f".{what}.csv")) as temporary:
+            with replacing(self.config.beside(f".{name}.csv")) as temporary:
                 rows.to_csv(temporary, index=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -100,15 +101,16 @@ def thin_test(
     """
     test = table[(table["split"] == "test") & (table["role"] == "both")]
     drawn = test.iloc[np.argsort(seeded_draws(seed, test["image_path"]), kind="stable")]
-    classes = [paths for _, paths in drawn.groupby("label")["image_path"].agg(list).items()]
+    classes = drawn.groupby("label")["image_path"].agg(list).tolist()
     limit = max_images or len(table)
     if near_duplicate_bits is None:
         chosen = [paths[:limit] for paths in classes]
     else:
         choose = partial(distinct, folder, limit, near_duplicate_bits)
-        bar = partial(tqdm, total=len(classes), desc="near-duplicates", unit="class", disable=None)
-        chosen = list(bar(mapped(choose, classes, workers, chunk=4)))
-    kept = frozenset(path for paths in chosen for path in paths)
+        found = mapped(choose, classes, workers, chunk=4)
+        bar = tqdm(found, "near-duplicates", len(classes), unit="class", disable=None)
+        chosen = list(bar)
+    kept = frozenset(chain.from_iterable(chosen))
     gone = test.index[~present(test["image_path"], kept)]
     return table.drop(index=gone).reset_index(drop=True)
 

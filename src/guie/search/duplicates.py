@@ -16,9 +16,9 @@ from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
 from guie.config.data import NearConfig
-from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Grade
-from guie.curation.duplicates.pixels import Pixels
+from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.limits import Grade
+from guie.curation.duplicates.links import Links, find_links
 from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
 from guie.search.index import Index
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.curation.duplicates.evidence import Grade
+from guie.curation.duplicates.limits import Grade
 from guie.data.manifest.reading import read_csv_rows
 from guie.report.pages.mix import evidence
 
@@ -32,18 +32,24 @@ REMEDIES = {
     "conflict": "images have a copy with other labels; set clean.conflicts to drop_all, keep_first"
     " or report to continue",
 }
+IS_COPY = {"copy": True, "not a copy": False}  # by verdict
+KEY = ["image_path", "other_path"]
+VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
+# values of a pair that exists only because of a person's verdict
+UNMEASURED = {"distance": 64, "similarity": 0.0}
+UNMEASURED |= dict.fromkeys(["difference", "sure_limit", "copy_limit"], np.nan)
 
 
-def findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def findings(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of findings in the given order, indexed from 0."""
-    tables = []
-    for table in parts:
+    found = []
+    for table in tables:
         if len(table):
             missing = {name: value for name, value in DEFAULTS.items() if name not in table}
-            tables.append(table.assign(**missing)[COLUMNS])
-    if not tables:
+            found.append(table.assign(**missing)[COLUMNS])
+    if not found:
         return pd.DataFrame(columns=COLUMNS).astype({"copy": str, "sure": bool, "said": bool})
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(found, ignore_index=True)
 
 
 def refuse(rows: pd.DataFrame) -> None:
@@ -52,9 +58,15 @@ def refuse(rows: pd.DataFrame) -> None:
         stops = rows[(rows["kind"] == kind) & (rows["action"] == "stop")]
         if stops.empty:
             continue
-        more = [f"and {len(stops) - SHOWN:,} more"] if len(stops) > SHOWN else []
-        lines = [_line(pair) for pair in stops.head(SHOWN).to_dict("records")]
-        raise UserError("\n".join([f"{len(stops):,} {remedy}:", *lines, *more]))
+        lines = [f"{len(stops):,} {remedy}:"]
+        for pair in stops.head(SHOWN).to_dict("records"):
+            lines.append(
+                f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
+                f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
+            )
+        if len(stops) > SHOWN:
+            lines.append(f"and {len(stops) - SHOWN:,} more")
+        raise UserError("\n".join(lines))
 
 
 def too_many(
@@ -71,8 +83,7 @@ def too_many(
         gone: the training rows that the rule drops.
     """
     equal = rows.loc[rows["kind"] == "exact duplicate", "image_path"]
-    if len(equal):
-        gone = gone[~gone["image_path"].isin(equal)]
+    gone = gone[~gone["image_path"].isin(equal)]
     own, lost = trained["domain"].value_counts(), gone["domain"].value_counts()
     return [
         f"{count:,} of {own[domain]:,} training images of {domain} ({count / own[domain]:.1%})"
@@ -85,21 +96,6 @@ def dropped(rows: pd.DataFrame) -> set[str]:
     """Return the paths of the training images that the findings drop."""
     # if both images are dropped, the other one has its own finding
     return set(rows.loc[rows["action"].isin(("dropped", "both dropped")), "image_path"])
-
-
-def _line(pair: dict) -> str:
-    return (
-        f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
-        f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
-    )
-
-
-WORDS = {"copy": True, "not a copy": False}
-KEY = ["image_path", "other_path"]
-# values of a pair that exists only because of a person's verdict
-UNMEASURED = {"distance": 64, "similarity": 0.0}
-UNMEASURED |= dict.fromkeys(["difference", "sure_limit", "copy_limit"], np.nan)
-VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
 
 
 @dataclass(frozen=True)
@@ -120,11 +116,10 @@ class Verdicts:
             return cls(path, pd.DataFrame(columns=VERDICT_COLUMNS, dtype=str))
         rows = read_csv_rows(path)
         table = rows.table
-        missing = {*KEY, "verdict"} - set(table)
-        if missing:
+        if missing := {*KEY, "verdict"} - set(table):
             raise UserError(f"{path}: no column {', '.join(sorted(missing))}; add it or delete it")
         table["verdict"] = table["verdict"].str.strip().str.lower()
-        wrong = np.flatnonzero(~table["verdict"].isin(["", *WORDS]))
+        wrong = np.flatnonzero(~table["verdict"].isin(["", *IS_COPY]))
         if len(wrong):
             raise UserError(
                 f"{path}: line {rows.places[wrong[0]]}: invalid verdict"
@@ -136,13 +131,12 @@ class Verdicts:
     @property
     def given(self) -> pd.DataFrame:
         """The rows that have a verdict; if a pair is listed twice, its last row."""
-        said = self.table[self.table["verdict"] != ""]
-        return said[~_pairs(said).duplicated(keep="last")]
+        rows = self.table[self.table["verdict"] != ""]
+        return rows[~_pairs(rows).duplicated(keep="last")]
 
     def unknown(self, images: Collection[str]) -> list[str]:
         """Return the names in rows with a verdict that match no image."""
-        named = self.given[KEY].to_numpy().ravel()
-        return sorted({*named} - {*images})
+        return sorted({*self.given[KEY].to_numpy().ravel()} - {*images})
 
     def applied(self, pairs: pd.DataFrame, pictures: pd.Series) -> pd.DataFrame:
         """Return the pairs with `copy` verdicts as SURE, and without the `not a copy` pairs.
@@ -154,31 +148,27 @@ class Verdicts:
         Raises UserError if a verdict says that equal pictures are not copies.
         """
         given = self.given
-        given = given[given["image_path"].isin(pictures.index)]
-        given = given[given["other_path"].isin(pictures.index)]
-        ends = [pictures[given[name]].to_numpy(np.int64) for name in KEY]
-        first, second = np.minimum(*ends), np.maximum(*ends)
-        copy = given["verdict"].map(WORDS).to_numpy(bool)
-        equal = np.flatnonzero((first == second) & ~copy)
-        if len(equal):
-            one, other = given.iloc[equal[0]][KEY]
-            raise UserError(
-                f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
-                " of them, or set clean.exact to report to keep both"
-            )
-        said = dict(zip(zip(first.tolist(), second.tolist(), strict=True), copy, strict=True))
-        found = list(zip(pairs["first"], pairs["second"], strict=True))
-        word = pd.Series([said.get(pair) for pair in found], pairs.index, dtype=object)
-        pairs = pairs.assign(
-            said=word.eq(True), grade=pairs["grade"].mask(word.eq(True), Grade.SURE)
-        )
-        pairs = pairs[~word.eq(False)].reset_index(drop=True)
-        known = {*found}
-        more = [p for p, is_copy in said.items() if is_copy and p not in known and p[0] != p[1]]
+        given = given[given[KEY].isin(pictures.index).all(axis=1)]
+        is_copy: dict[tuple[int, int], bool] = {}
+        for one, other, verdict in given[[*KEY, "verdict"]].itertuples(index=False):
+            first, second = sorted((int(pictures[one]), int(pictures[other])))
+            is_copy[first, second] = IS_COPY[verdict]
+            if first == second and not IS_COPY[verdict]:
+                raise UserError(
+                    f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
+                    " of them, or set clean.exact to report to keep both"
+                )
+        known = list(zip(pairs["first"], pairs["second"], strict=True))
+        verdicts = pd.Series([is_copy.get(pair) for pair in known], pairs.index, dtype=object)
+        copies = verdicts.eq(True)
+        pairs = pairs.assign(said=copies, grade=pairs["grade"].mask(copies, Grade.SURE))
+        pairs = pairs[~verdicts.eq(False)].reset_index(drop=True)
+        absent = is_copy.keys() - {*known}
+        more = [(*p, True) for p, copy in is_copy.items() if copy and p in absent and p[0] != p[1]]
         if not more:
             return pairs
-        added = pd.DataFrame(more, columns=["first", "second"])
-        added = added.assign(**UNMEASURED, said=True, grade=Grade.SURE)
+        added = pd.DataFrame(more, columns=["first", "second", "said"])
+        added = added.assign(**UNMEASURED, grade=Grade.SURE)
         return pd.concat([pairs, added], ignore_index=True)
 
     def write(self, findings: pd.DataFrame) -> None:
@@ -193,13 +183,11 @@ class Verdicts:
         noted = self.table[(foreign != "").any(axis=1) & ~self.table.index.isin(self.given.index)]
         kept = pd.concat([self.given, noted], ignore_index=True)
         new = ~_pairs(pairs).duplicated() & ~_pairs(pairs).isin(_pairs(kept))
-        rows = pd.concat(
-            [kept, pairs.loc[new, VERDICT_COLUMNS].astype(str)], ignore_index=True
-        ).fillna("")
-        if rows.empty and not self.path.exists():
-            return
-        with replacing(self.path) as temporary:
-            rows.to_csv(temporary, index=False)
+        added = pairs.loc[new, VERDICT_COLUMNS].astype(str)
+        rows = pd.concat([kept, added], ignore_index=True).fillna("")
+        if len(rows) or self.path.exists():
+            with replacing(self.path) as temporary:
+                rows.to_csv(temporary, index=False)
 
 
 def _pairs(rows: pd.DataFrame) -> pd.Series:

@@ -1,4 +1,4 @@
-"""Copies told from look-alikes: pictures laid on each other, limits from a domain's own images."""
+"""Copies against look-alikes: pictures are aligned and compared, limits come from each domain's images."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from guie.config.data import NearConfig
-from guie.curation.duplicates import pixels
-from guie.curation.duplicates.evidence import (
+from guie.curation.duplicates import comparing
+from guie.curation.duplicates.comparing import ALTERATIONS, Pixels, altered_copies
+from guie.curation.duplicates.limits import (
     ALIKE,
-    ALTERATIONS,
     APART,
     CROSS,
     UNLIKE,
     Grade,
-    altered_copies,
-    cut,
     fit_tail,
     graded,
     limits,
-    reach_of,
 )
-from guie.curation.duplicates.pixels import Pixels
 from guie.rows.comparison import (
     NONE,
     Placement,
     align,
     compare,
+    cut,
     difference_picture,
     overlap,
     working,
@@ -136,15 +133,20 @@ def test_the_difference_is_drawn():
     assert same.shape == (96, 96, 3) and np.abs(same.astype(int) - 128).max() <= 1
 
 
-def test_workers_change_nothing(tmp_path):
+def test_workers_change_nothing(tmp_path, monkeypatch):
     names = [f"{n}.png" for n in range(6)]
     for n, name in enumerate(names):
         picture(n % 4, (60 + n, 50)).save(tmp_path / name)
     pairs = list(product(names, names))
-    alone, shared = (Pixels(tmp_path, workers).between(pairs, False) for workers in (1, 2))
+
+    def measured(workers: int) -> np.ndarray:
+        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / f"cache of {workers}"))
+        return Pixels(tmp_path, workers, {name: name for name in names}).between(pairs, False)
+
+    alone, shared = measured(1), measured(2)
     np.testing.assert_array_equal(alone, shared)
     assert alone.shape == (36,) and (alone[::7] == 0).all(), "each is itself"
-    assert Pixels(tmp_path, 1).altered(names).shape == (18,)
+    assert Pixels(tmp_path, 1, {name: name for name in names}).altered(names).shape == (18,)
 
 
 def thinning(count: int, exponent: float, seed: int = 0) -> np.ndarray:
@@ -218,8 +220,11 @@ def test_no_pair_needs_no_limit():
     assert found.empty and graded(pairs, found).empty
 
 
-def test_what_copies_reach_is_bounded_both_ways():
-    assert reach_of(np.zeros(9)) == 0.5 and reach_of(np.full(9, 7.0)) == 1.0
+@pytest.mark.parametrize(("difference", "reach"), [(0.0, 0.5), (7.0, 1.0)])
+def test_what_copies_reach_is_bounded_both_ways(difference: float, reach: float) -> None:
+    altered = {"d": np.full(9, difference)}
+    found = limits(pairs_of("d", np.array([0.4])), pd.Series({"d": 3}), altered, NearConfig())
+    assert found["reach"].tolist() == [reach]
 
 
 def test_what_was_measured_is_kept_by_the_pictures_digests(
@@ -232,17 +237,19 @@ def test_what_was_measured_is_kept_by_the_pictures_digests(
         drawn = random.integers(0, 256, (7, 7, 3), dtype=np.uint8)
         Image.fromarray(drawn).resize((70, 60), Image.Resampling.BICUBIC).save(tmp_path / name)
     pairs = [("0.png", "1.png"), ("1.png", "2.png")]
-    plain = Pixels(tmp_path, 1)
-    expected = plain.between(pairs, False), plain.between(pairs, True), plain.altered(names)
 
     def kept(digests: str) -> Pixels:
         return Pixels(tmp_path, 1, dict(zip(names, digests, strict=True)))
 
+    other = kept("efgh")
+    expected = other.between(pairs, False), other.between(pairs, True), other.altered(names)
     assert (kept("abcd").between(pairs[:1], False) == expected[0][:1]).all()
     compared: list[tuple[str, str]] = []
-    compare_files = pixels.compare_files
+    compare_files = comparing.compare_files
     monkeypatch.setattr(
-        pixels, "compare_files", lambda *given: compared.append(given[2]) or compare_files(*given)
+        comparing,
+        "compare_files",
+        lambda *given: compared.append(given[2]) or compare_files(*given),
     )
     assert (kept("abcd").between(pairs, False) == expected[0]).all()
     assert compared == pairs[1:]

@@ -1,4 +1,4 @@
-"""Pairs of near hashes: tables of parts find exactly what comparing all finds."""
+"""Pairs of near hashes: tables of words find exactly what comparing all finds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from guie.curation.duplicates import hamming
-from guie.curation.duplicates.hamming import near_hashes, part_limits
+from guie.curation.duplicates import pairs
+from guie.curation.duplicates.pairs import near_hashes, word_limits
 
 # Of 64 bits, as NearConfig.distance_max; tables of 0 to 2 and 18 to 20 bits are the smallest and largest
 RADII = [0, 1, 2, 3, 7, 10, 12, 20]
@@ -34,26 +34,26 @@ def found(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> list[tupl
 
 
 @pytest.fixture
-def by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hamming, "LOOKUP", 0)
-    monkeypatch.setattr(hamming, "CANDIDATE", 0)
-    monkeypatch.setattr(hamming, "BLOCK", 700)  # several blocks, the last one shorter
+def by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "LOOKUP", 0)
+    monkeypatch.setattr(pairs, "CANDIDATE", 0)
+    monkeypatch.setattr(pairs, "BLOCK", 700)  # several blocks, the last one shorter
 
 
 @pytest.mark.parametrize("radius_bits", RADII)
-def test_parts_find_each_pair_once(radius_bits: int, by_parts, monkeypatch) -> None:
+def test_words_find_each_pair_once(radius_bits: int, by_words, monkeypatch) -> None:
     queries, known = (
         clustered(1500, 0),
         np.concatenate([clustered(1500, 0)[::3], clustered(900, 1)]),
     )
     ours = found(queries, known, radius_bits)
-    monkeypatch.setattr(hamming, "LOOKUP", 10**9)
+    monkeypatch.setattr(pairs, "LOOKUP", 10**9)
     assert ours == found(queries, known, radius_bits) and len(ours) >= 400
 
 
 @pytest.mark.parametrize("radius_bits", RADII)
-def test_no_spread_of_the_differing_bits_is_missed(radius_bits: int, by_parts) -> None:
-    """As many bits as the radius, in every way to share them among the four parts."""
+def test_no_spread_of_the_differing_bits_is_missed(radius_bits: int, by_words) -> None:
+    """As many bits as the radius, in every way to share them among the four words."""
     shares = [s for s in product(range(17), repeat=4) if sum(s) == radius_bits]
     masks = [sum((2**bits - 1) << 16 * part for part, bits in enumerate(s)) for s in shares]
     centre = 0x0123456789ABCDEF
@@ -61,24 +61,24 @@ def test_no_spread_of_the_differing_bits_is_missed(radius_bits: int, by_parts) -
     assert ours == [(number, 0, radius_bits) for number in range(len(masks))]
 
 
-def test_the_limits_of_the_parts_leave_no_room() -> None:
-    assert part_limits(12) == [2, 2, 2, 3] and part_limits(0) == [-1, -1, -1, 0]
+def test_the_limits_of_the_words_leave_no_room() -> None:
+    assert word_limits(12) == [2, 2, 2, 3] and word_limits(0) == [-1, -1, -1, 0]
     for radius_bits in range(65):
-        fewest = sum(max(limit, -1) + 1 for limit in part_limits(radius_bits))
-        assert fewest == radius_bits + 1, "bits that differ where every part exceeds its limit"
+        fewest = sum(max(limit, -1) + 1 for limit in word_limits(radius_bits))
+        assert fewest == radius_bits + 1, "bits that differ where every word exceeds its limit"
 
 
 @pytest.mark.parametrize(
-    "radius_bits, count, parts",
+    "radius_bits, count, words",
     [(10, 50_000, False), (10, 70_000, True), (12, 70_000, False), (12, 200_000, True)]
     + [(20, 10**8, False)],
 )
-def test_tables_are_taken_where_they_are_faster(radius_bits, count, parts, monkeypatch) -> None:
+def test_tables_are_taken_where_they_are_faster(radius_bits, count, words, monkeypatch) -> None:
     class Known(np.ndarray):
         __len__ = lambda self: count  # noqa: E731
 
     known, taken = np.empty((0, 8), np.uint8).view(Known), []
-    for name in ("_by_parts", "_by_comparing"):
-        monkeypatch.setattr(hamming, name, lambda *_, name=name: taken.append(name) or [])
+    for name in ("_by_words", "_by_comparing"):
+        monkeypatch.setattr(pairs, name, lambda *_, name=name: taken.append(name) or [])
     list(near_hashes(known, known, radius_bits))
-    assert taken == ["_by_parts" if parts else "_by_comparing"]
+    assert taken == ["_by_words" if words else "_by_comparing"]

@@ -1,96 +1,16 @@
-"""Evidence for duplicates: features, altered copies, and limits on differences measured in each domain."""
+"""Limits on the difference of copies: measured in each domain, on altered copies and look-alikes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from accelerate import Accelerator
-from PIL import Image, ImageEnhance
 from scipy.optimize import brentq
 
-from guie.base.devices import make_accelerator
-from guie.config.data import CleaningConfig, NearConfig
-from guie.models.loading import LoadedModel, open_model
-from guie.rows.checks import thumbnails
-from guie.rows.comparison import VIEWS, compressed, cut
-from guie.rows.embedding import stored_features
-from guie.rows.store import Rows
-
-# Paths and the name of a view -> (N, D) features of unit length.
-Embed = Callable[[Sequence[str], str], np.ndarray | Rows]
-
-
-def embed_for(
-    config: CleaningConfig, root: Path, folder: Path, workers: int, part: tuple[int, int] = (0, 1)
-) -> Embed:
-    """Return the features that cleaning compares: cached ones of its model, or thumbnails.
-
-    The model is opened at first use, because most mixes have no near-duplicates to confirm. Raises
-    UserError if there is no such model.
-    """
-    word = config.model
-    if word is None:
-        return partial(thumbnails, root=root, workers=workers)
-
-    reopen = partial(open_model, word, config.size_px)
-
-    @lru_cache(maxsize=1)
-    def opened() -> tuple[Accelerator, LoadedModel]:
-        return make_accelerator(), reopen()
-
-    def embed(paths: Sequence[str], view: str) -> Rows:
-        look = None if view == "whole" else (view, VIEWS[view])
-        settings: dict[str, Any] = {"workers": workers, "part": part, "reopen": reopen}
-        return stored_features(*opened(), paths, root, folder, view=look, **settings)
-
-    return embed
-
-
-EACH = 3  # altered copies of an image
-
-
-def resized(image: Image.Image, scale: float) -> Image.Image:
-    """Scale both sides, to at least one pixel."""
-    width, height = (max(round(scale * side), 1) for side in image.size)
-    return image.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def brighter(image: Image.Image, gain: float) -> Image.Image:
-    """Multiply every level by `gain`."""
-    return ImageEnhance.Brightness(image).enhance(gain)
-
-
-def contrasted(image: Image.Image, gain: float) -> Image.Image:
-    """Multiply every level's distance from the mean by `gain`."""
-    return ImageEnhance.Contrast(image).enhance(gain)
-
-
-# The alterations that cleaning should find: see configs/studies/
-# log/2026-11-22.md, "A copy is not a look-alike".
-ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
-    partial(compressed, quality=30),
-    partial(resized, scale=0.5),
-    partial(cut, share=0.04),
-    partial(brighter, gain=1.3),
-    partial(resized, scale=2.0),
-    partial(contrasted, gain=0.7),
-    partial(cut, share=0.02),
-    partial(contrasted, gain=1.3),
-    partial(brighter, gain=0.7),
-)
-
-
-def altered_copies(image: Image.Image, number: int) -> list[Image.Image]:
-    """Return altered copies of image `number`; nine images use every alteration equally often."""
-    chosen = ((EACH * number + n) % len(ALTERATIONS) for n in range(EACH))
-    return [ALTERATIONS[n](image) for n in chosen]
-
+from guie.config.data import NearConfig
 
 REACH, ROOM = 0.99, 1.5  # quantile of altered copies' differences, and the factor on it
 REACH_MIN, REACH_MAX = 0.5, 1.0
@@ -99,7 +19,7 @@ SPAN = 1.5  # the tail is fitted up to this multiple of `reach`,
 ENOUGH = 100  # or up to this many pairs if that is farther
 FEWEST = 10  # pairs for a fit in one domain; with fewer, the fit of all domains is used
 EXPONENT = 2.0  # if all domains together have too few pairs
-LEAST = 0.1  # smallest exponent of a tail
+LEAST, MOST = 0.1, 100.0  # exponent of a tail
 
 CROSS = "across domains"
 ALIKE, UNLIKE = "in common", "none in common"  # labels of two pictures
@@ -131,11 +51,6 @@ class Tail(NamedTuple):
     def limit(self, expected: float, reach: float) -> float:
         """Return the difference, at most `reach`, below which `expected` such pairs fall."""
         return min(self.upper * (expected / self.total) ** (1 / self.exponent), reach)
-
-
-def reach_of(differences: np.ndarray) -> float:
-    """Return the largest difference of altered copies, with a margin because the sample is small."""
-    return float(np.clip(ROOM * np.quantile(differences, REACH), REACH_MIN, REACH_MAX))
 
 
 def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None) -> Tail:
@@ -171,19 +86,20 @@ def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
     def excess(exponent: float) -> float:
         return 1 / exponent - whole / np.expm1(exponent * whole) - mean_log
 
-    low, high = LEAST, 100.0
     # Small differences are as frequent as large ones, or more: the flattest tail
-    if excess(low) <= 0:
-        return low
-    found = float(brentq(excess, low, high)) if excess(high) < 0 else high
+    if excess(LEAST) <= 0:
+        return LEAST
+    found = float(brentq(excess, LEAST, MOST)) if excess(MOST) < 0 else MOST
     information = found**-2 - (whole / (2 * np.sinh(found * whole / 2))) ** 2
-    return max(found - (len(window) * information) ** -0.5, low)
+    return max(found - (len(window) * information) ** -0.5, LEAST)
 
 
 def limits(
     pairs: pd.DataFrame, images: pd.Series, altered: Mapping[str, np.ndarray], config: NearConfig
 ) -> pd.DataFrame:
     """Compute the limits of each domain, for pairs with and without a common label.
+
+    `reach` is the largest difference of altered copies, with a margin because the sample is small.
 
     Args:
         pairs: columns domain (`CROSS` for two), labels (ALIKE or UNLIKE), difference.
@@ -200,9 +116,12 @@ def limits(
     everything = np.concatenate([*altered.values(), np.zeros(0)])
     altered = {**altered, CROSS: everything}
     images = pd.concat([images, pd.Series({CROSS: images.sum()})])
-    reach = {domain: reach_of(found) for domain, found in altered.items() if len(found)}
-    strictest = min(reach.values(), default=REACH_MIN)
-    reach[CROSS] = strictest
+    reach = {
+        domain: float(np.clip(ROOM * np.quantile(found, REACH), REACH_MIN, REACH_MAX))
+        for domain, found in altered.items()
+        if len(found)
+    }
+    reach[CROSS] = min(reach.values(), default=REACH_MIN)
     pooled = fit_tail(pairs["difference"].to_numpy(), REACH_MAX).exponent
     rows = []
     for (domain, labels), found in pairs.groupby(["domain", "labels"]):

@@ -1,0 +1,178 @@
+"""Links between copies. Cheap tests run first: hashes propose pairs, features filter them, pixels decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+import pandas as pd
+
+from guie.base.seeds import seeded_draws
+from guie.config.data import NearConfig
+from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.findings import Verdicts
+from guie.curation.duplicates.limits import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
+from guie.curation.duplicates.pairs import close_pairs
+from guie.curation.features import Embed
+from guie.rows.hashes import Hashes
+
+NEAR = {
+    **{"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float64},
+    **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
+    **{"grade": np.int64, "said": np.bool_},  # said: by a person
+}
+PAIR = ["first", "second", *list(NEAR)[2:]]  # the same columns, each pair once
+SAMPLE = 256  # images that calibrate the minimum similarity
+CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
+# Factor on that quantile's distance from 1. Real copies also differ in light, and the stricter
+# pixel comparison follows.
+ROOM = 2.0
+ALTERED = 48  # images of a domain whose altered copies measure how much copies differ there
+CHUNK = 8192  # pairs compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Links between copies, by picture. All images with equal pixels are one picture.
+
+    Pairs of equal images are not listed, because their number grows quadratically. Labels and
+    splits are not stored, because they may change.
+    """
+
+    pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
+    # Columns of NEAR: distance in bits of the perceptual hash, similarity as a cosine, difference
+    # from `rows.comparison.compare`, its limits for a certain copy and for any copy, the
+    # Grade, and whether a person gave that grade. Each pair is listed in both directions, sorted by
+    # picture, then by difference, smallest first.
+    near: pd.DataFrame
+    limits: pd.DataFrame  # the result of `limits.limits`
+
+    @cached_property
+    def beside(self) -> dict[int, list[int]]:
+        """The near pictures of each picture that has any, smallest difference first."""
+        return self.near.groupby("picture")["other"].agg(list).to_dict()
+
+    @cache  # noqa: B019 - two grades, and a mix has one such table
+    def of(self, grade: Grade) -> Links:
+        """Return the links of at least that grade."""
+        return self._with(self.near["grade"] >= grade)
+
+    @cache  # noqa: B019 - as above
+    def below(self, grade: Grade) -> Links:
+        """Return the near links below that grade."""
+        return self._with(self.near["grade"] < grade)
+
+    def _with(self, kept: pd.Series) -> Links:
+        return replace(self, near=self.near[kept].reset_index(drop=True))
+
+
+def find_links(
+    table: pd.DataFrame,
+    near: NearConfig | None,
+    embed: Embed,
+    differences: Pixels,
+    verdicts: Verdicts | None = None,
+) -> Links:
+    """Return the pictures of all images, and which of them are near-duplicates.
+
+    Args:
+        table: a manifest's rows with the columns of `FINGERPRINTS`.
+        near: near-duplicate settings; None finds equal pixels only.
+        embed: computes features, for images with a hash near another's.
+        differences: computes pixel differences, for pairs with similar features.
+        verdicts: a person's decisions on pairs.
+    """
+    images = images_of(table)
+    numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
+    pairs, found = pd.DataFrame(columns=PAIR), pd.DataFrame(columns=COLUMNS)
+    if near is not None:
+        firsts = images.drop_duplicates("pixels").reset_index(drop=True)
+        pairs = measured(firsts, near, embed, differences)
+        sizes = firsts.groupby("domain").size()
+        ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
+        involved = firsts["domain"].isin(firsts["domain"].iloc[ends])
+        altered = {}  # by domain, differences between some images and altered copies of them
+        for domain, rows in firsts[involved].groupby("domain"):
+            drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
+            altered[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
+        found = limits(pairs, sizes, altered, near)
+        pairs = graded(pairs, found).assign(said=False)
+    if verdicts is not None:
+        pairs = verdicts.applied(pairs, numbers)
+    ways = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
+    both = pd.concat([pairs.rename(columns=names) for names in ways])[list(NEAR)].astype(NEAR)
+    both = both.sort_values(["picture", "difference", "other"], ignore_index=True)
+    return Links(numbers, both, found)
+
+
+def images_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what links need of each image of a manifest, sorted by path."""
+    columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
+    return table[columns].drop_duplicates("image_path").sort_values("image_path")
+
+
+def measured(
+    pictures: pd.DataFrame,
+    near: NearConfig,
+    embed: Embed,
+    differences: Pixels,
+    part: tuple[int, int] = (0, 1),
+) -> pd.DataFrame:
+    """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
+
+    Args:
+        part: n and m, to measure only part n of m of the proposed pairs.
+
+    Returns:
+        Columns first < second (positions in `pictures`), distance, similarity, difference, and
+        the domain and labels that `limits` expects.
+    """
+    pairs = close_pairs(pictures, near.distance_max, near.mirrored)
+    first, last = (number * len(pairs) // part[1] for number in (part[0], part[0] + 1))
+    pairs = pairs.iloc[first:last].reset_index(drop=True)
+    paths = pictures["image_path"].to_numpy(object)
+    pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
+    least = near.similarity_min
+    # Rows of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
+    if least is None and len(pairs) and not near.mirrored:
+        least = 1 - ROOM * (1 - _similarity_of_copies(paths, embed))
+    if least is not None:
+        pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
+    one, other = (pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
+    ends = list(zip(one["image_path"], other["image_path"], strict=True))
+    same = one["domain"] == other["domain"]
+    names = pd.concat([one["label"], other["label"]]).unique()
+    sets = {label: frozenset(label.split("|")) for label in names}
+    labels = [
+        UNLIKE if sets[own].isdisjoint(sets[others]) else ALIKE
+        for own, others in zip(one["label"], other["label"], strict=True)
+    ]
+    return pairs.assign(
+        difference=differences.between(ends, near.mirrored) if ends else np.empty(0),
+        domain=one["domain"].where(same, CROSS),
+        labels=np.array(labels, object),
+    )
+
+
+def _similarity_of_copies(paths: np.ndarray, embed: Embed) -> float:
+    """Return the cosine that 99 % of images exceed to a cropped and compressed copy of themselves."""
+    sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]]
+    plain_ND, altered_ND = (
+        np.asarray(embed(sample.tolist(), view)) for view in ("content", "altered")
+    )
+    return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), CONFIRMED))
+
+
+def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndarray:
+    """Return (P,) cosines of the pictures without their borders."""
+    found = np.empty(len(pairs), np.float32)
+    if not len(pairs):
+        return found
+    used, place = np.unique(pairs[["first", "second"]].to_numpy(np.int64), return_inverse=True)
+    place = place.reshape(-1, 2)
+    features = embed(paths[used], "content")
+    for start in range(0, len(pairs), CHUNK):
+        first, second = place[start : start + CHUNK].T
+        found[start : start + CHUNK] = np.einsum("nd,nd->n", features[first], features[second])
+    return found
