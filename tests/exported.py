@@ -9,7 +9,7 @@ from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
 from guie.models.embedder import Embedder
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 from scorer.isolated.runtime import check_runtime
 
 

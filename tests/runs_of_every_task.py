@@ -16,7 +16,7 @@ from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.models import LoadedModel, open_model
 from guie.models.backbones.open_clip import create_clip
-from guie.models.loading import composed
+from guie.models.opening import composed
 from guie.training import loop
 from guie.training.step import LossWatch
 from tiny_runs import TINY_CLIP, mix_with_val, tiny_run

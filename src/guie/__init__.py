@@ -6,7 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 # What `import guie` offers, from where; each is imported when it is first asked for.
 PUBLIC = {
-    "open_model": "guie.models.loading",
+    "open_model": "guie.models.opening",
     "embed": "guie.rows.embedding",
     "open_index": "guie.search.searcher",
 }

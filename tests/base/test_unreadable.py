@@ -17,7 +17,7 @@ from guie.config.loading import read_values
 from guie.data.archives import unpacked
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
-from guie.models.loading import refuse_no_model
+from guie.models.opening import refuse_no_model
 from guie.models.weights import read_tensors
 
 LONG = "n" * 300

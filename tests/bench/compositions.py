@@ -23,7 +23,7 @@ from guie.config.loading import expanded
 from guie.data.images import open_as_host
 from guie.data.manifest import load_manifest
 from guie.models import open_model
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 from guie.studies.grid import Plan, read_plan
 
 

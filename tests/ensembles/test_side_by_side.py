@@ -20,7 +20,7 @@ from composing import composition, record
 from guie.base.errors import UserError
 from guie.config.model import LayersConfig
 from guie.models import open_model, with_layers
-from guie.models.loading import at_size, composed
+from guie.models.opening import at_size, composed
 from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 

@@ -22,7 +22,7 @@ from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import downgrade, package
 from guie.models import LoadedModel, open_model
-from guie.models.loading import composed
+from guie.models.opening import composed
 from tiny_runs import mix_with_val, tiny_run
 
 SQUARE, OTHERS = {"aspect": {"max": 1.0}}, {"aspect": {"above": 1.0}}

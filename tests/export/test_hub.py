@@ -21,7 +21,7 @@ from guie.export.hub import head_recipe, listing, write_hub_folder
 from guie.models import open_model
 from guie.models.embedder import Embedder
 from guie.models.head import Head, Reduction
-from guie.models.loading import composed
+from guie.models.opening import composed
 from tiny_runs import TINY_CLIP, tiny_run
 
 TINY_VIT = {

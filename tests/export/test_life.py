@@ -22,7 +22,7 @@ from guie.data.preprocess import Preprocess
 from guie.export import formats
 from guie.export.formats import exported_program, open_onnx
 from guie.models import open_model
-from guie.models.loading import ExportModule, composed
+from guie.models.opening import ExportModule, composed
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build
 

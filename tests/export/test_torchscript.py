@@ -31,7 +31,7 @@ from guie.export.torchscript import (
 )
 from guie.models.embedder import Embedder
 from guie.models.head import Head
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 from scorer.isolated.runtime import check_runtime
 from torch111.architectures import FAMILIES, OTHERS, build
 from torch111.compact import compact

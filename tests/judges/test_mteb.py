@@ -20,7 +20,7 @@ from guie.base.errors import UserError
 from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, Sidecar, load_manifest
 from guie.models import open_model
-from guie.models.loading import composed
+from guie.models.opening import composed
 from guie.rows.embedding import embed_files
 from judges import ManifestTask, RunEncoder
 from tiny_runs import tiny_run

@@ -23,7 +23,7 @@ from guie.data.dataset import as_batch
 from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.embedder import build_embedder, build_preprocess
-from guie.models.loading import NoRandomNumbers
+from guie.models.opening import NoRandomNumbers
 from guie.models.weights import WeightsMetadata, read_metadata, save_model, save_weights
 from guie.rows.embedding import embed_files
 

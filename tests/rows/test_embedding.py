@@ -18,7 +18,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.loading import parsed, to_yaml
 from guie.evaluation.opened import embedding_precision
-from guie.models.loading import trained_precision
+from guie.models.opening import trained_precision
 from guie.rows import embedding
 from guie.rows.embedding import OnDevices, embed_dataset
 from guie.rows.filling import fill

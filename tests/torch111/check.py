@@ -33,7 +33,7 @@ from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes
 from guie.export.torchscript import downgrade, package
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 
 TOLERANCE = 1e-5
 

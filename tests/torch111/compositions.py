@@ -10,7 +10,7 @@ from guie.config.ensemble import MemberConfig
 from guie.config.model import ModelConfig
 from guie.models import LoadedModel
 from guie.models.embedder import build_embedder
-from guie.models.loading import composed, rebuild
+from guie.models.opening import composed, rebuild
 
 WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"max": 1.0}}
 BY_SHAPE = [{"part": 0.9, **SQUARE}, WIDE, {"fit": "pad", "part": 0.9, **WIDE}]

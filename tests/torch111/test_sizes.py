@@ -13,7 +13,7 @@ from runtime import WHEEL, compiled, fetched
 
 from guie.data.preprocess import Preprocess
 from guie.export.torchscript import StoredZip, downgrade, package
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"
 GIB = 2**30

@@ -24,7 +24,7 @@ from guie.export.operators import check_operators
 from guie.export.torchscript import downgrade, package
 from guie.models.embedder import build_embedder
 from guie.models.ensemble import Ensemble
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 
 SIZE_PX = 224
 MODEL = {

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig
-from guie.models.loading import LoadedModel, open_model
+from guie.models.opening import LoadedModel, open_model
 from guie.rows.checks import thumbnails
 from guie.rows.comparison import VIEWS
 from guie.rows.embedding import stored_features

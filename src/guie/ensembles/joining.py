@@ -40,7 +40,7 @@ from guie.ensembles.soup import (
     trained_apart,
 )
 from guie.models.embedder import Embedder
-from guie.models.loading import (
+from guie.models.opening import (
     BEST,
     RUN_FILE,
     LoadedModel,

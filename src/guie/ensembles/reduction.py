@@ -21,7 +21,7 @@ from guie.config.model import HeadConfig
 from guie.ensembles.samples import Fits
 from guie.evaluation.reduction import fit_components
 from guie.evaluation.text import class_texts
-from guie.models.loading import LoadedModel, composed, rebuild
+from guie.models.opening import LoadedModel, composed, rebuild
 from guie.models.pretrained import sha256_of
 
 

@@ -23,7 +23,7 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.data.preprocess import Inputs
 from guie.evaluation.reduction import balanced_sample
 from guie.evaluation.validation import flat_scores, quick_scores, refuse_unscorable
-from guie.models.loading import LoadedModel
+from guie.models.opening import LoadedModel
 from guie.rows.embedding import embed_dataset
 
 Scores = dict[str, float] | None  # as `validate` returns them; None if nothing is scored

@@ -18,7 +18,7 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import MemberConfig, ModelMember
 from guie.ensembles.samples import Scores
 from guie.models.backbones.base import BACKBONES
-from guie.models.loading import LoadedModel, open_model, rebuild
+from guie.models.opening import LoadedModel, open_model, rebuild
 from guie.models.pretrained import sha256_of, state_hash
 from guie.models.weights import ImageSize
 from guie.training.checkpoint import Checkpoints, embedder_weights, load_checkpoint

@@ -29,7 +29,7 @@ from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.layers import capture_outputs
-from guie.models.loading import LoadedModel, open_model, trained_precision, with_layers
+from guie.models.opening import LoadedModel, open_model, trained_precision, with_layers
 from guie.models.pretrained import sha256_of
 from guie.rows.embedding import embed_files, recipe
 

@@ -17,7 +17,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.models.layers import capture_outputs
-from guie.models.loading import LoadedModel, open_model
+from guie.models.opening import LoadedModel, open_model
 from guie.rows.embedding import embed_files
 
 MOST_BYTES = 2**33  # of the patches that `embed_patches` returns

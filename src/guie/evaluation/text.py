@@ -22,7 +22,7 @@ from guie.config.data import ClipConfig
 from guie.config.model import BackboneConfig
 from guie.models.backbones.open_clip import Clip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
-from guie.models.loading import LoadedModel
+from guie.models.opening import LoadedModel
 from guie.models.pretrained import find_weights, sha256_of
 
 BATCH_SENTENCES = 256

@@ -12,7 +12,7 @@ from typing import Any
 from guie.base.errors import UserError
 from guie.base.files import quoted, read_json, refuse_special
 from guie.config.ensemble import CompositionConfig, leaves
-from guie.models.loading import LoadedModel
+from guie.models.opening import LoadedModel
 from guie.training.run_folder import METRICS_FILE, read_metrics
 
 

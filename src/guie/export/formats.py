@@ -22,7 +22,7 @@ from guie.base.files import replacing, write_json, write_text
 from guie.data.preprocess import Preprocess, _half
 from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
-from guie.models.loading import ExportModule, LoadedModel
+from guie.models.opening import ExportModule, LoadedModel
 
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
 Side = Any
@@ -61,7 +61,7 @@ def symbolic_sizes() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("resized", "padded", "_resize", "_crop"):
             stack.enter_context(patch.object(Preprocess, name, globals()[f"_{name.strip('_')}"]))
-        stack.enter_context(patch("guie.models.loading.image_shapes", _image_shapes))
+        stack.enter_context(patch("guie.models.opening.image_shapes", _image_shapes))
         yield
 
 

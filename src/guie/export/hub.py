@@ -28,7 +28,7 @@ from guie.export.card import about_model
 from guie.models.backbones.base import BACKBONES, Backbone, HubLayout
 from guie.models.embedder import Embedder
 from guie.models.head import Head, L2Norm
-from guie.models.loading import LoadedModel
+from guie.models.opening import LoadedModel
 from guie.models.weights import save_weights
 
 Map = tuple[Tensor, Tensor | None]  # weight (D, F) and bias (D)

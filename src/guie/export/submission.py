@@ -22,7 +22,7 @@ from guie.export.parity import (
     remembered,
 )
 from guie.export.torchscript import downgrade, format_version, package
-from guie.models.loading import LoadedModel
+from guie.models.opening import LoadedModel
 
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5

@@ -23,7 +23,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.data.preprocess import AnyPreprocess
 from guie.models.ensemble import Ensemble
-from guie.models.loading import ExportModule
+from guie.models.opening import ExportModule
 
 
 class Widened(nn.Module):

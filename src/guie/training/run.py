@@ -21,7 +21,7 @@ from guie.config.losses import CustomConfig
 from guie.config.training import RunConfig
 from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
 from guie.data.manifest import Manifest
-from guie.models.loading import BEST
+from guie.models.opening import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
 from guie.rows.readable import STATE

@@ -16,7 +16,7 @@ from guie.config.training import RunConfig
 from guie.data.preprocess import Preprocess
 from guie.losses.custom import custom_class
 from guie.models.embedder import Embedder, build_preprocess
-from guie.models.loading import at_size, open_model, refuse_no_model
+from guie.models.opening import at_size, open_model, refuse_no_model
 
 TOWER, REDUCTION = "backbone.tower.", "reduction."
 PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)

@@ -15,7 +15,7 @@ from guie.config.distillation import TeacherConfig
 from guie.data.dataset import Batch
 from guie.data.preprocess import Preprocess
 from guie.losses.base import on_device_of, rows_of
-from guie.models.loading import LoadedModel, open_model
+from guie.models.opening import LoadedModel, open_model
 from guie.training.retention import NotCopied
 
 
