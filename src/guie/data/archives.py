@@ -53,14 +53,14 @@ DAMAGED = (
 )
 
 
-def fault_of_member(member: tarfile.TarInfo) -> str | None:
+def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) -> str | None:
     """Return why this member alone must not be unpacked, or None."""
     if fault := fault_of_name(member.name):
         return fault
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "a special file such as a device or a pipe"
-    if member.size > MAX_MEMBER_BYTES:
-        return f"{member.size:,} bytes, more than {MAX_MEMBER_BYTES:,}"
+    if member.size > max_bytes:
+        return f"{member.size:,} bytes, more than {max_bytes:,}"
     return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
 
 

@@ -114,7 +114,7 @@ def fill_with_ray(
                 if isinstance(done, str):
                     raise UserError(done)
                 positions, returned = done
-                remote.done(positions, returned)
+                remote.done(positions.copy(), returned)  # Ray's arrays are read-only
                 bar.update(len(positions))
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
