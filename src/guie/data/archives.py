@@ -275,7 +275,7 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
                     f" {folder.parents[1]} has {free_bytes:,} free; free some space"
                 )
-            fault = fault_of_member(member)
+            fault = fault_of_member(member, MAX_MEMBER_BYTES)
             if len(paths) > MAX_MEMBERS:
                 fault = f"more than {MAX_MEMBERS:,} members"
             elif total_bytes > MAX_TOTAL_BYTES:
