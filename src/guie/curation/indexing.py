@@ -31,7 +31,7 @@ from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
 from guie.data.archives import damage_as_user_error, fault_of_member, refuse_cut_short
 from guie.data.images import check_bytes
-from guie.data.manifest import OPTIONAL, REQUIRED, check
+from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
 from guie.data.names import (
     HEAD_BYTES,
@@ -55,7 +55,6 @@ SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 COLUMNS = [*REQUIRED, *OPTIONAL, "class_name", "shard", "offset", "size", "content", "reason"]
 SIDECARS = (".cls", ".json", ".txt")
 SHOWN = 20  # illegal rows that are named
-NUMBERS = ("width", "height", "weight")
 LARGEST = 2**53  # of a number in JSON, so that a column of float64 holds it
 
 

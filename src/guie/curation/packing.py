@@ -31,7 +31,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import read_json, replacing, write_json
 from guie.config.data import MixConfig
-from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest
+from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
 from guie.data.manifest.reading import sidecar_path, write_sidecar
 from guie.data.shards.claiming import claimed
@@ -81,6 +81,10 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
             or the disk is full. Shards that are complete stay.
     """
     index = folder / NAME
+    table = manifest.table
+    numbers = table.columns.intersection(NUMBERS)  # a CSV's are text
+    table = table.assign(**table[numbers].apply(pd.to_numeric, errors="coerce"))
+    manifest = replace(manifest, table=table)
     plan = _plan(manifest, shard_bytes)
     if _is_packed(index, plan):
         write_sidecar(index, manifest.sidecar)  # it may have changed

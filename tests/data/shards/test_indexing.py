@@ -14,10 +14,11 @@ import pytest
 import curate
 from guie.base.errors import UserError
 from guie.curation.indexing import index_tars
+from guie.curation.packing import pack
 from guie.data.images import open_as_seen
-from guie.data.manifest import load_manifest
+from guie.data.manifest import load_manifest, save_manifest
 from guie.data.shards.claiming import PARTS
-from sharded import packed, picture_bytes, tar_of
+from sharded import SHARD_BYTES, data_set, packed, picture_bytes, tar_of
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
 
@@ -59,6 +60,17 @@ def test_the_index_of_packed_shards_can_be_written_again(tmp_path: Path) -> None
         for index in (before, after)
     )
     pd.testing.assert_frame_equal(before, after)
+
+
+def test_a_mix_with_sizes_is_packed_and_indexed_again(tmp_path: Path) -> None:
+    files = data_set(tmp_path / "files")
+    sizes = files.table.assign(width="40", height=["30", *[""] * (len(files.table) - 1)])
+    save_manifest(sizes, files.path, files.sidecar)
+    index = pack(load_manifest(files.path), tmp_path / "shards", SHARD_BYTES, 1)
+    index.unlink()
+    index_tars(index.parent, "other", "train", 1)
+    again = pd.read_parquet(index)
+    assert (again["width"] == 40).all() and again["height"].sum() == 30
 
 
 def test_classes_come_from_json_or_folders_too(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ Errors in a Parquet file name the row from 0, as in `table.iloc`. Values are not
 """
 
 from guie.data.manifest.checks import check, queries_without_positive
-from guie.data.manifest.reading import OPTIONAL, REQUIRED, DomainDeclaration, Sidecar
+from guie.data.manifest.reading import NUMBERS, OPTIONAL, REQUIRED, DomainDeclaration, Sidecar
 from guie.data.manifest.table import Manifest, load_manifest, rows_where, save_manifest
 
 __all__ = [
+    "NUMBERS",
     "OPTIONAL",
     "REQUIRED",
     "DomainDeclaration",

@@ -25,6 +25,7 @@ from guie.data.images import Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
 OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")
+NUMBERS = ("width", "height", "weight")
 ROLES = {
     "train": ("train",),
     "val": ("query", "index", "both"),
