@@ -226,7 +226,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
-    monkeypatch.setattr(mix_steps, "run_config", trained)
+    monkeypatch.setattr("guie.training.loop.run_config", trained)
     folder = tmp_path / "a: b #1"
     values = {
         "name": "m",
@@ -285,12 +285,12 @@ def test_scores_of_whole_trainings_belong_to_their_metric_and_config(
         )
         return tmp_path
 
-    monkeypatch.setattr(mix_steps, "run_config", train)
+    monkeypatch.setattr("guie.training.loop.run_config", train)
     judged(tmp_path)
     for other in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
         with pytest.raises(UserError, match="contains scores of other images, features or set"):
             judged(tmp_path, **other)
-    monkeypatch.setattr(mix_steps, "run_config", None)
+    monkeypatch.setattr("guie.training.loop.run_config", None)
     judged(tmp_path)  # from the log
 
 
@@ -304,7 +304,7 @@ def test_a_run_on_other_rows_has_another_folder(
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
-    monkeypatch.setattr(mix_steps, "run_config", train)
+    monkeypatch.setattr("guie.training.loop.run_config", train)
     for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
         judged(tmp_path, label=label)
         (tmp_path / "m.selection.jsonl").unlink()

@@ -41,7 +41,6 @@ from guie.curation.selection import (
 )
 from guie.curation.summary import CurationReport
 from guie.data.manifest import Sidecar, save_manifest
-from guie.training.loop import run_config
 from guie.training.run_folder import METRICS_FILE, read_metrics
 
 SLUG_CHARS = 80  # characters of a mix's name that its file names use
@@ -166,6 +165,9 @@ class FullTraining:
             "seed": seed,
             "data": self.run.data.model_copy(update=data),
         }
+        # Imported here: most mixes train nothing
+        from guie.training.loop import run_config
+
         done = run_config(self.run.model_copy(update=changed), resume=True)
         lines = [line for line in read_metrics(done / METRICS_FILE) if "val_r_at_1" in line]
         best = max(lines, key=lambda line: line[f"val_{self.metric}"])
