@@ -105,22 +105,28 @@ class ProcessGroupGuard:
             self._store = distributed.TCPStore(*place, is_master=False, timeout=CONNECT_TIMEOUT)
 
     def __enter__(self) -> ProcessGroupGuard:
+        self._watch = threading.Thread(target=self._look_after_others, daemon=True)
         if self.several:
-            threading.Thread(target=self._look_after_others, daemon=True).start()
+            self._watch.start()
         return self
 
     def __exit__(
         self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._end(raised)
+        finally:
+            self.finished.set()
+            if self.several:  # a thread that asks the store while Python exits would abort the process
+                self._watch.join(GRACE_S)
+
+    def _end(self, raised: BaseException | None) -> None:
+        """End the other processes too; raise what this one should, if it is not what was raised."""
         if isinstance(raised, Stopped):
             # Exit together: when one process exits, a launcher ends the others, perhaps while they save.
             self.accelerator.wait_for_everyone()
-            self.finished.set()
             raise raised.reason from None
-        if raised is None:
-            self.finished.set()
-            return
-        if self._store is None or isinstance(raised, SystemExit):
+        if raised is None or self._store is None or isinstance(raised, SystemExit):
             return
         if not isinstance(raised, UserError) and self._another_failed():
             raise SystemExit(1) from None  # it only follows from an exception of another process
