@@ -7,20 +7,24 @@ from functools import partial
 from itertools import chain, product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from PIL import ImageOps
 from planted import ALTERATIONS, known, pixels_of, plant
 
+import curate
 import toydomains
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
+from guie.config.loading import to_yaml
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.duplicates.findings import refuse
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
 from guie.data.images import open_as_seen
 from guie.rows.checks import thumbnails
+from guie.rows.comparison import compressed, cut
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
@@ -197,6 +201,56 @@ def test_the_readmes_table(tmp_path, real_folder):
         print(f"\nnear-duplicates among {len(table):,} images, confirmed by {name}")
         print(measures.to_string(index=False, float_format="{:.3f}".format, na_rep=""))
         assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.98
+
+
+@pytest.mark.slow
+def test_copies_of_logos_and_packages_are_dropped_and_a_low_limit_is_named(
+    real_folder, tmp_path, capsys
+):
+    """30 copies among 150 classes whose images look alike: styles of a logo, yoghurts of a shelf."""
+    images = real_folder / "data/mini-uned"
+    table = pd.read_csv(images / "manifest.csv")
+    table = table[table["domain"].isin(["packages", "logos"]) & (table["split"] == "train")]
+    rng = np.random.default_rng(0)
+    drawn = rng.permutation(sorted(table["label"].unique()))[:150]
+    table = table[table["label"].isin(drawn)]
+    table["image_path"] = "set/" + table["image_path"]
+    (tmp_path / "set").symlink_to(images)
+    (tmp_path / "planted").mkdir()
+    changes = [
+        partial(compressed, quality=50),
+        lambda image: image.resize((image.width // 2, image.height // 2)),
+        partial(cut, share=0.05),
+    ]
+    copies = table.iloc[rng.permutation(len(table))[:30]].assign(
+        original=lambda rows: rows["image_path"],
+        image_path=[f"planted/{number:02d}.png" for number in range(30)],
+    )
+    for number, copy in enumerate(copies.itertuples()):
+        changed = changes[number % 3](open_as_seen(tmp_path / copy.original))
+        changed.save(tmp_path / copy.image_path)
+    pd.concat([table, copies.drop(columns="original")]).to_csv(tmp_path / "set.csv", index=False)
+    mix = {"name": "mix", "out": f"{tmp_path}/mix.csv"}
+    mix["sources"] = [{"kind": "manifest", "path": f"{tmp_path}/set.csv"}]
+
+    def dropped(near: dict[str, float]) -> tuple[int, int]:
+        """Return the number of planted and of other pairs that lose an image."""
+        # Most copies are of packages, so more than 5 % of their images go
+        config = mix | {"clean": {"near": near, "share_max": 0.5}}
+        (tmp_path / "mix.yaml").write_text(to_yaml(config))
+        curate.main(["--config", f"{tmp_path}/mix.yaml", "--workers", "2"])
+        found = pd.read_csv(tmp_path / "mix.findings.csv", keep_default_na=False)
+        pairs = pairs_of(found[found["action"] == "dropped"])
+        planted = {
+            frozenset(pair) for pair in zip(copies["image_path"], copies["original"], strict=True)
+        }
+        return len(pairs & planted), len(pairs - planted)
+
+    planted, others = dropped({})
+    assert planted >= 24 and others <= 1
+    assert "look-alikes" not in capsys.readouterr().err
+    assert dropped({"false_sure": 1e-7, "false_copies": 1e-6}) == (0, 0)
+    assert "logos, labels in common: look-alikes differ as little" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from guie.config.data import CleaningConfig
 from guie.curation.classes import apply_merges, find_outliers, suggest_merges
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
+from guie.curation.duplicates.limits import ALIKE
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (
     find_conflicts,
@@ -25,6 +26,7 @@ from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
 
 NAMED = 10  # classes and placeholders; the rest are counted
+FEW = 0.5  # of altered copies below a limit: fewer are worth a word
 
 
 class Evidence(NamedTuple):
@@ -153,6 +155,18 @@ def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[
             f"{doubtful:,} images may be copies of others and were kept: look at them on the page,"
             f" and write copy or not a copy into {verdicts.path.name}"
         )
+    for limit in cleaned.links.limits.itertuples():
+        alike = limit.labels == ALIKE
+        key = "false_copies" if alike else "false_sure"
+        recall, found = (
+            (limit.recall_copies, limit.copies) if alike else (limit.recall_sure, limit.sure)
+        )
+        if recall < FEW and found < limit.near:
+            yield (
+                f"{limit.domain}, labels {limit.labels}: look-alikes differ as little as copies do. Only"
+                f" {recall:.0%} of copies are found, and {limit.near - found:,} pairs may be copies; raise"
+                f" clean.near.{key} to drop more"
+            )
     # The mix may have lost these images, or a name is mistyped.
     if names := verdicts.unknown(images):
         yield (

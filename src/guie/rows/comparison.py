@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +20,16 @@ MIN_CONTENT_PX = 16  # of the reduced picture: anything smaller is a speck
 CUT = 0.05  # of each side
 
 SIDE_PX = 96  # of a working picture
-COARSE = (4, 2)  # reductions at which two pictures are aligned first
-ITERATIONS = {4: 8, 2: 5, 1: 5}  # at most, by reduction
+COARSE_PX = 24  # of the picture on which the first scale is chosen
 BLUR_PX = 0.7  # standard deviation: rescaled pictures are softer than originals
-SCALES = (1.0, 0.9, 1 / 0.9)  # initial scales: unchanged, and either one cropped by 5 % a side
+# First scales: unchanged, and either one cropped by 2.5, 4 or 8 % a side
+SCALES = (1.0, 0.95, 0.92, 0.84, 1 / 0.95, 1 / 0.92, 1 / 0.84)
 SCALE_MAX = 1.4  # of one side against the other
 SHIFT_MAX = 0.2  # of the side
-CONVERGED = 2e-4  # of the side: smaller steps change nothing
-HOPELESS = 0.5  # below this correlation, the alignment stops at the coarse level
+SHEAR_MAX = 0.03  # copies are neither turned nor sheared; a fit beyond this has gone astray
+STEPS = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 12, 1e-4)  # of an alignment
+FILTER_PX = 3  # side of the Gaussian filter of an alignment
+
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 GAIN_MAX = 1.5  # of contrast: beyond it, the pictures are different ones
@@ -100,7 +101,8 @@ class Working(NamedTuple):
     """A picture prepared for comparison: the whole and, if it has a plain border, the content within."""
 
     colour_VSSC: np.ndarray  # float32 grey levels
-    grey_VSS: list[list[np.ndarray]]  # by view and reduction
+    grey_VSS: np.ndarray  # float32
+    coarse_VCC: np.ndarray  # the same, smaller
     detail_V2: list[tuple[int, int]]  # original width and height in px of each view, at most 96
 
 
@@ -131,60 +133,54 @@ def working(image: Image.Image) -> Working:
     detail = [(min(view.width, SIDE_PX), min(view.height, SIDE_PX)) for view in views]
     square = (SIDE_PX, SIDE_PX)
     small = [view.resize(square, Image.Resampling.BICUBIC, reducing_gap=2.0) for view in views]
-    blurred = [cv2.GaussianBlur(np.asarray(one, np.float32), (0, 0), BLUR_PX) for one in small]
-    colour_VSSC = np.stack(blurred)
-    grey_VSS = []
-    for picture_SSC in colour_VSSC:
-        grey_SS = picture_SSC @ LUMA
-        sides = [(SIDE_PX // reduction, SIDE_PX // reduction) for reduction in COARSE]
-        reduced = [cv2.resize(grey_SS, size, interpolation=cv2.INTER_AREA) for size in sides]
-        grey_VSS.append([*reduced, grey_SS])
-    return Working(colour_VSSC, grey_VSS, detail)
+    colour_VSSC = np.stack(
+        [cv2.GaussianBlur(np.asarray(one, np.float32), (0, 0), BLUR_PX) for one in small]
+    )
+    grey_VSS = colour_VSSC @ LUMA
+    coarse = (COARSE_PX, COARSE_PX)
+    coarse_VCC = [cv2.resize(grey, coarse, interpolation=cv2.INTER_AREA) for grey in grey_VSS]
+    return Working(colour_VSSC, grey_VSS, np.stack(coarse_VCC), detail)
 
 
 def mirrored(picture: Working) -> Working:
     """Return the prepared mirror image."""
-    flipped = [[np.ascontiguousarray(grey[:, ::-1]) for grey in view] for view in picture.grey_VSS]
-    colour = np.ascontiguousarray(picture.colour_VSSC[:, :, ::-1])
-    return picture._replace(colour_VSSC=colour, grey_VSS=flipped)
+    flipped = [np.ascontiguousarray(views[:, :, ::-1]) for views in picture[:3]]
+    return Working(*flipped, picture.detail_V2)
 
 
 def align(one: Working, other: Working) -> Alignment:
-    """Find the views and the placement that minimise the difference.
+    """Find the views and the placement with the largest correlation of grey levels.
 
-    Gauss-Newton on grey levels from coarse to fine, fitting contrast too: Lucas and Kanade, An
-    Iterative Image Registration Technique (1981); Baker and Matthews, Lucas-Kanade 20 Years On (2004).
+    Evangelidis and Psarakis, Parametric Image Alignment Using Enhanced Correlation Coefficient
+    Maximization (2008), by OpenCV.
     """
-    views = product(range(len(one.grey_VSS)), range(len(other.grey_VSS)), SCALES)
     starts = [
-        _correlation(one.grey_VSS[view][0], other.grey_VSS[other_view][0], scale)
-        + (view, other_view)
-        for view, other_view, scale in views
+        (_correlation(one_CC, other_CC, Placement(scale, scale)), view, other_view, scale)
+        for view, one_CC in enumerate(one.coarse_VCC)
+        for other_view, other_CC in enumerate(other.coarse_VCC)
+        for scale in SCALES
     ]
-    _, placement, view, other_view = max(starts, key=lambda start: start[0])
-    levels = zip((*COARSE, 1), one.grey_VSS[view], other.grey_VSS[other_view], strict=True)
-    for reduction, one_SS, other_SS in levels:
-        placement, correlation = _refined(one_SS, other_SS, placement, ITERATIONS[reduction])
-        if correlation < HOPELESS:
-            break
+    _, view, other_view, scale = max(starts, key=lambda start: start[0])
+    placement = _refined(one.grey_VSS[view], other.grey_VSS[other_view], Placement(scale, scale))
     return Alignment(view, other_view, placement)
 
 
 def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:
     """Warp the other picture, grey or in colour, onto the first."""
     side = len(picture)
-    centre = (side - 1) / 2
-    scale_x, scale_y, shift_x, shift_y = placement
-    matrix = np.array(
-        [
-            [scale_x, 0, centre * (1 - scale_x) + shift_x * side],
-            [0, scale_y, centre * (1 - scale_y) + shift_y * side],
-        ]
-    )
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    matrix = _matrix(placement, side)
     return cv2.warpAffine(
         picture, matrix, (side, side), flags=flags, borderMode=cv2.BORDER_REPLICATE
     )
+
+
+def _matrix(placement: Placement, side: int) -> np.ndarray:
+    """Return the (2, 3) map of a point of the first picture to the other, in px."""
+    centre = (side - 1) / 2
+    scale_x, scale_y, shift_x, shift_y = placement
+    right, down = centre * (1 - scale_x) + shift_x * side, centre * (1 - scale_y) + shift_y * side
+    return np.array([[scale_x, 0, right], [0, scale_y, down]], np.float32)
 
 
 def overlap(placement: Placement, side: int) -> tuple[slice, slice]:
@@ -203,62 +199,34 @@ def overlap(placement: Placement, side: int) -> tuple[slice, slice]:
     return span(scale_y, shift_y), span(scale_x, shift_x)
 
 
-def _correlation(one_SS: np.ndarray, other_SS: np.ndarray, scale: float) -> tuple:
-    placement = Placement(scale, scale)
-    rows, columns = overlap(placement, len(one_SS))
-    one, other = one_SS[rows, columns], placed(other_SS, placement)[rows, columns]
+def _correlation(one_SS: np.ndarray, other_SS: np.ndarray, placement: Placement) -> float:
+    covered = overlap(placement, len(one_SS))
+    one, other = one_SS[covered], placed(other_SS, placement)[covered]
     one, other = one - one.mean(), other - other.mean()
-    norm = np.sqrt(np.vdot(one, one) * np.vdot(other, other))
-    return float(np.vdot(one, other) / (norm + 1)), placement
+    return float(np.vdot(one, other) / (np.sqrt(np.vdot(one, one) * np.vdot(other, other)) + 1))
 
 
-def _refined(
-    one_SS: np.ndarray, other_SS: np.ndarray, placement: Placement, iterations: int
-) -> tuple[Placement, float]:
-    """Return the best placement among the steps, and its correlation."""
+def _refined(one_SS: np.ndarray, other_SS: np.ndarray, start: Placement) -> Placement:
+    """Return the best placement near `start`, or `start` itself if none is better."""
     side = len(one_SS)
-    points = ((np.arange(side) - (side - 1) / 2) / side).astype(np.float32)
-    best = placement, -1.0
-    for step in range(iterations + 1):
-        rows, columns = overlap(placement, side)
-        one = one_SS[rows, columns]
-        if min(one.shape) < side // 2:
-            break
-        other_all = placed(other_SS, placement)
-        other = other_all[rows, columns]
-        one, other = one - one.mean(), other - other.mean()
-        covariance, power = float(np.vdot(one, other)), float(np.vdot(other, other))
-        correlation = covariance / (float(np.sqrt(np.vdot(one, one) * power)) + 1)
-        if correlation > best[1]:
-            best = placement, correlation
-        if step == iterations:
-            break
-        gain = min(max(covariance / (power + 1e-3), 0.5), 2.0)
-        # Derivatives of the placed picture: grey levels per shift by the whole side
-        edge = cv2.BORDER_REPLICATE
-        slope_x = cv2.Sobel(other_all, cv2.CV_32F, 1, 0, scale=side / 8, borderType=edge)
-        slope_y = cv2.Sobel(other_all, cv2.CV_32F, 0, 1, scale=side / 8, borderType=edge)
-        across = gain * (slope_x / placement.scale_x)[rows, columns]
-        down = gain * (slope_y / placement.scale_y)[rows, columns]
-        jacobian = np.stack(
-            [
-                (across * points[columns]).ravel(),
-                (down * points[rows, None]).ravel(),
-                across.ravel(),
-                down.ravel(),
-                other.ravel(),
-                np.ones(other.size, np.float32),
-            ]
+    try:
+        _, matrix_23 = cv2.findTransformECC(
+            one_SS, other_SS, _matrix(start, side), cv2.MOTION_AFFINE, STEPS, None, FILTER_PX
         )
-        normal = jacobian @ jacobian.T + np.diag([1e-2 * other.size] * 4 + [1e-3, 1e-3])
-        residual = (one - gain * other).ravel()
-        change = np.clip(np.linalg.solve(normal, jacobian @ residual)[:4], -0.1, 0.1)
-        placement = Placement(*(np.array(placement) + change).tolist())
-        stretch, shift = np.abs(np.log(placement[:2])).max(), np.abs(placement[2:]).max()
-        too_far = stretch > np.log(SCALE_MAX) or shift > SHIFT_MAX
-        if too_far or np.abs(change).max() < CONVERGED:
-            break
-    return best
+    except cv2.error:  # a flat picture, or one that looks alike when it is turned
+        return start
+    (scale_x, shear, _), (turn, scale_y, _) = matrix_23.tolist()
+    centre = (side - 1) / 2
+    shift_x, shift_y = ((matrix_23 @ [centre, centre, 1] - centre) / side).tolist()
+    found = Placement(scale_x, scale_y, shift_x, shift_y)
+    astray = (
+        max(abs(shear), abs(turn)) > SHEAR_MAX
+        or max(abs(shift_x), abs(shift_y)) > SHIFT_MAX
+        or not all(1 / SCALE_MAX < scale < SCALE_MAX for scale in found[:2])
+    )
+    if astray or _correlation(one_SS, other_SS, found) < _correlation(one_SS, other_SS, start):
+        return start
+    return found
 
 
 def compare(one: Working, other: Working, mirror: bool = False) -> float:

@@ -117,7 +117,8 @@ class ProcessGroupGuard:
             self._end(raised)
         finally:
             self.finished.set()
-            if self.several:  # a thread that asks the store while Python exits would abort the process
+            # A thread that asks the store while Python exits would abort the process
+            if self.several:
                 self._watch.join(GRACE_S)
 
     def _end(self, raised: BaseException | None) -> None:

@@ -17,7 +17,7 @@ from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
 
-VERSION = "1"  # raise it with `rows.comparison` and the alterations
+VERSION = "2"  # raise it with `rows.comparison` and the alterations
 
 
 def resized(image: Image.Image, scale: float) -> Image.Image:
