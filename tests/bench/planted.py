@@ -2,6 +2,7 @@
 
 GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--each 10] [--seed 0]
                                                [--workers 2] [--mirrored] [--drawn 0]
+                                               [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
 `GUIE_REAL`, or drawn toy images without it. `--drawn` adds so many simple drawings. A copy of a val or
@@ -9,8 +10,9 @@ test image becomes a training image of a class of its own: a leak. A copy of a t
 image's class: a near-duplicate.
 
 `curate.py` reads the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs
-are among its certain findings, and how many findings connect other images. The same seed plants the
-same pairs.
+are among its certain findings, and how many findings connect other images. `--nearest` sets how many
+pairs an image proposes at most. `--cells` searches in k-means cells, as cleaning does above a million
+images. The same seed plants the same pairs.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import curate
 import toydomains
 from guie.config import real_root
 from guie.config.loading import to_yaml
+from guie.curation.duplicates import pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 
@@ -234,7 +237,12 @@ def main() -> None:
         workers=os.cpu_count(),
         mirrored=False,
         drawn=0,
+        nearest=pairs.NEAREST,
+        cells=False,
     )
+    pairs.NEAREST = args.nearest
+    if args.cells:
+        pairs.EXACT = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["GUIE_CACHE"] = f"{folder}/cache"
@@ -246,9 +254,9 @@ def main() -> None:
         drawn = manifest.table.groupby("domain").sample(frac=1, random_state=args.seed)
         table = drawn[drawn.groupby("domain").cumcount() < args.images].sort_index()
         table = table.assign(image_path="set/" + table["image_path"])
+        copies = plant(table, folder, args.each, args.seed)
         if args.drawn:
             table = pd.concat([table, draw(folder, args.drawn, args.seed)], ignore_index=True)
-        copies = plant(table, folder, args.each, args.seed)
         both = pd.concat([table, copies.drop(columns=["original", "how", "leak"])])
         both.to_csv(folder / "manifest.csv", index=False)
         began = time.perf_counter()
