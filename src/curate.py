@@ -14,7 +14,7 @@ as a page), and the findings of cleaning and selection. The output depends only 
 config and the seed, not on the number of workers.
 
 `--shard 2/8` checks only the third eighth of the images, as one of eight jobs. Once all parts are checked,
-the same command computes its part of the features and compares its part of the similar pictures. The command
+the same command computes its part of the features, and compares its images with similar ones. The command
 without `--shard` finds all of that and writes the mix.
 
 `--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every

@@ -1,13 +1,15 @@
 """What curation costs: the table at UnED's size, prints of an image, near-duplicates of a million.
 
-python tests/bench/curation.py [table] [images] [hashes] [--rows 2830000] [--classes 316446]
+python tests/bench/curation.py [table] [images] [hashes] [cells] [pairs] [--rows 2830000] [--classes 316446]
                                [--images 300] [--side 500] [--hashes 1000000] [--sample 500] [--radius 10]
 
 Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory
 is its own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images`
 is one worker, against plain decoding of the same JPEGs by Pillow, and what the cache of checks spares.
-`hashes` searches as cleaning does, against faiss' flat index on a sample of the queries, and holds a
-sample of the answers against counting bits by numpy.
+`hashes` searches as cleaning does up to a million images, against faiss' flat index on a sample of the
+queries, and holds a sample of the answers against counting bits by numpy. `cells` searches the same
+hashes as cleaning does above a million images, and vectors of 64 numbers in as many cells. `pairs` counts
+the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of drawn toy images without it.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import os
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from math import isqrt
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pandas as pd
 from common import (
@@ -35,17 +40,22 @@ from common import (
 )
 from PIL import Image
 
+import toydomains
+from guie.config import real_root
 from guie.config.data import OversampleConfig
 from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
-from guie.curation.duplicates.pairs import _by_comparing, close_pairs
+from guie.curation.duplicates import pairs
+from guie.curation.duplicates.pairs import close_pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest
 
 MIN_IMAGES, MAX_IMAGES = 3, 100
 OVERSAMPLE = OversampleConfig(target=20)
-COMPARED = 40_960  # queries that the flat index is timed on
+COMPARED = 8192  # queries that the flat index is timed on
 PLANTED_BITS = 12  # neighbours are planted at 0 to so many bits
+FACTORS = 48  # on which the bits of drawn hashes depend: one pair of 50,000 is within 12 bits
+GROWING = (1000, 2000, 4000, 8000, 16_000, 24_000)  # images
 FULL = 1_000_000  # hashes
 BITS_SET = np.array([word.bit_count() for word in range(2**16)], np.uint8)
 
@@ -72,9 +82,12 @@ def draw_table(rows: int, classes: int) -> pd.DataFrame:
 
 
 def draw_hashes(count: int) -> np.ndarray:
-    """Random 64-bit hashes; from the end on, each differs in a few bits from its mirror place."""
+    """Hashes with dependent bits; from the end on, each differs in a few bits from its mirror place."""
     rng = np.random.default_rng(0)
-    hashes = rng.integers(0, 2**64, count, dtype=np.uint64)
+    factors = rng.normal(size=(FACTORS, 64)).astype(np.float32)
+    blocks = [min(100_000, count - start) for start in range(0, count, 100_000)]
+    drawn = [rng.normal(size=(size, FACTORS)).astype(np.float32) @ factors > 0 for size in blocks]
+    hashes = np.concatenate([np.packbits(bits, axis=1) for bits in drawn]).view(np.uint64)[:, 0]
     for number in range(min(count // 2, 10_000)):
         bits = rng.choice(64, size=number % (PLANTED_BITS + 1), replace=False)
         hashes[-1 - number] = hashes[number] ^ np.uint64(sum(1 << int(bit) for bit in bits))
@@ -84,7 +97,7 @@ def draw_hashes(count: int) -> np.ndarray:
 def prints_of(hashes: np.ndarray) -> pd.DataFrame:
     """The table that `close_pairs` takes."""
     digits = [f"{value:016x}" for value in hashes.tolist()]
-    return pd.DataFrame(dict.fromkeys(["whole", "content", "centre"], digits))
+    return pd.DataFrame({"whole": digits, "content": digits, "centre": ""})
 
 
 def measure_table(args: argparse.Namespace, folder: Path) -> None:
@@ -179,12 +192,13 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     began = wall_and_cpu()
     found = close_pairs(prints, args.radius, mirrored=False)
     taken, most_gb = wall_and_cpu() - began, peak_gb()
-    known = np.sort(hashes)[:, None].view(np.uint8)
-    queries = known[: min(COMPARED, len(known))]
+    index = faiss.IndexBinaryFlat(64)
+    index.add(hashes[:, None].view(np.uint8))
+    queries = hashes[: min(COMPARED, len(hashes)), None].view(np.uint8)
     began = wall_and_cpu()
-    for _ in _by_comparing(queries, known, args.radius):
-        pass
-    flat = (wall_and_cpu() - began) * len(known) / len(queries)
+    for start in range(0, len(queries), pairs.BLOCK):
+        index.range_search(queries[start : start + pairs.BLOCK], args.radius + 1)
+    flat = (wall_and_cpu() - began) * len(hashes) / len(queries)
     rows = [
         ("as cleaning does", *taken),
         (f"flat, estimated from {len(queries):,} queries", *flat),
@@ -195,16 +209,74 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     )
     show(["", "s", "of CPU"], rows, title)
     sample = np.r_[: min(args.sample, len(hashes))]  # the first are those with planted neighbours
-    expected = [close_by_counting(hashes, number, args.radius) for number in sample]
-    expected = np.concatenate(expected)
-    ours = np.concatenate([found[["first", "second"]], found[["second", "first"]]])
-    ours = np.column_stack([ours, np.tile(found["distance"], 2)])
-    ours = ours[np.isin(ours[:, 0], sample)]
-    wrong = set(map(tuple, ours.tolist())) ^ set(map(tuple, expected.tolist()))
+    known = set(zip(found["first"], found["second"], found["distance"], strict=True))
+    expected = missed = 0
+    for number in sample:
+        near = close_by_counting(hashes, number, args.radius)
+        near = near[np.lexsort([near[:, 1], near[:, 2]])][: pairs.NEAREST].tolist()
+        expected += len(near)
+        missed += sum((min(i, j), max(i, j), bits) not in known for i, j, bits in near)
     print(
-        f"{len(sample)} of them against all by counting bits: {len(expected)} neighbours,"
-        f" {len(wrong)} missed or wrong"
+        f"{len(sample)} of them against all by counting bits: {expected} nearest neighbours,"
+        f" {missed} missed or wrong"
     )
+
+
+def measure_cells(args: argparse.Namespace, folder: Path) -> None:
+    heads = ["", "s", "of CPU", "peak GB so far", "pairs", "planted pairs found"]
+    show(heads, cells_of(args), f"{args.hashes:,} rows in k-means cells, radius {args.radius} bits")
+
+
+def cells_of(args: argparse.Namespace) -> Iterator[tuple]:
+    hashes = draw_hashes(args.hashes)
+    prints = prints_of(hashes)
+    pairs.EXACT = 0
+    began = wall_and_cpu()
+    found = close_pairs(prints, args.radius, mirrored=False)
+    taken = wall_and_cpu() - began
+    planted = np.arange(min(len(hashes) // 2, 10_000))
+    planted = planted[planted % (PLANTED_BITS + 1) <= args.radius]
+    known = set(zip(found["first"], found["second"], strict=True))
+    share = np.mean([(one, len(hashes) - 1 - one) in known for one in planted.tolist()])
+    yield "hashes", *taken, peak_gb(), len(found), float(share)
+    began = wall_and_cpu()
+    vectors = np.random.default_rng(0).normal(size=(len(hashes), 64)).astype(np.float32)
+    cells = isqrt(len(vectors))
+    index = faiss.IndexIVFScalarQuantizer(
+        faiss.IndexFlatL2(64), 64, cells, faiss.ScalarQuantizer.QT_fp16
+    )
+    index.nprobe, index.cp.niter = pairs.PROBES, pairs.ROUNDS
+    index.train(vectors[: pairs.SAMPLED * cells])
+    index.add(vectors)
+    for start in range(0, len(vectors), 4096):
+        index.search(vectors[start : start + 4096], pairs.NEAREST + 1)
+    yield "vectors of 64 numbers", *(wall_and_cpu() - began), peak_gb(), "", ""
+
+
+def measure_pairs(args: argparse.Namespace, folder: Path) -> None:
+    """Growing parts of a data set: all pairs, and those that images propose."""
+    if real := real_root():
+        manifest = load_manifest(real / "data/mini-uned/manifest.csv")
+    else:
+        manifest = load_manifest(toydomains.draw(folder / "toys", images=8000, seed=7))
+    checks = Checks(FINGERPRINTS, manifest.root, manifest.table["image_path"].unique())
+    checks.fill(os.cpu_count() or 1, "hashes")
+    prints = checks.table().drop_duplicates("pixels").sample(frac=1, random_state=0)
+    show(["images", "all pairs", "s of CPU", "proposed", "an image", "s of CPU"], growth(prints))
+
+
+def growth(prints: pd.DataFrame) -> Iterator[tuple]:
+    nearest = pairs.NEAREST
+    for count in GROWING:
+        if count <= len(prints):
+            part = prints.iloc[:count].sort_index()
+            measured = []
+            for pairs.NEAREST in (count, nearest):
+                began = time.process_time()
+                found = close_pairs(part, 12, mirrored=False)
+                measured.append((len(found), time.process_time() - began))
+            (all_pairs, all_s), (own, own_s) = measured
+            yield f"{count:,}", all_pairs, all_s, own, own / count, own_s
 
 
 def close_by_counting(hashes: np.ndarray, number: int, radius_bits: int) -> np.ndarray:
@@ -217,6 +289,7 @@ def close_by_counting(hashes: np.ndarray, number: int, radius_bits: int) -> np.n
 
 
 PARTS = {"table": measure_table, "images": measure_images, "hashes": measure_hashes}
+PARTS |= {"cells": measure_cells, "pairs": measure_pairs}
 
 
 def main() -> None:

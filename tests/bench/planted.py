@@ -1,15 +1,18 @@
 """Which planted copies cleaning finds, by kind of alteration, and which other images it takes for copies.
 
 GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--each 10] [--seed 0]
-                                               [--workers 2] [--mirrored]
+                                               [--workers 2] [--mirrored] [--drawn 0]
+                                               [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
-`GUIE_REAL`, or drawn toy images without it. A copy of a val or test image becomes a training image of
-a class of its own: a leak. A copy of a training image joins that image's class: a near-duplicate.
+`GUIE_REAL`, or drawn toy images without it. `--drawn` adds so many simple drawings. A copy of a val or
+test image becomes a training image of a class of its own: a leak. A copy of a training image joins that
+image's class: a near-duplicate.
 
 `curate.py` reads the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs
-are among its certain findings, and how many findings connect other images. The same seed plants the
-same pairs.
+are among its certain findings, and how many findings connect other images. `--nearest` sets how many
+pairs an image proposes at most. `--cells` searches in k-means cells, as cleaning does above a million
+images. The same seed plants the same pairs.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ import curate
 import toydomains
 from guie.config import real_root
 from guie.config.loading import to_yaml
+from guie.curation.duplicates import pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 
@@ -51,6 +55,7 @@ dodge-charger-sedan-2012/023 dodge-charger-srt-8-2009/007
 jeep-liberty-suv-2012/016 jeep-patriot-suv-2012/022
 rolls-royce-phantom-drophead-coupe-convertible-2012/022 rolls-royce-phantom-sedan-2012/014
 """
+DRAWN = 5  # domains of drawings
 REAL_COPIES = {frozenset(pair.split()) for pair in SAME_PHOTOGRAPH.strip().splitlines()}
 
 
@@ -95,6 +100,28 @@ def lettered(image: Image.Image) -> Image.Image:
     pen = ImageDraw.Draw(image)
     pen.text(place, "www.example.com", "white", font, stroke_width=1, stroke_fill="black")
     return image
+
+
+def draw(folder: Path, count: int, seed: int) -> pd.DataFrame:
+    """Save drawings of soft colours and a few shapes; return rows of a manifest, of ten images a class."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        domain, name = f"drawn-{number % DRAWN}", number // (10 * DRAWN)
+        side = 3 + number % DRAWN  # of the coarse colours: few make pictures alike
+        coarse = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        image = coarse.resize((112, 112), Image.Resampling.BICUBIC)
+        pen = ImageDraw.Draw(image)
+        for _ in range(3):
+            x, y = rng.integers(0, 90, 2).tolist()
+            colour = tuple(rng.integers(0, 256, 3).tolist())
+            pen.ellipse((x, y, x + 25, y + 35), colour)
+        path = Path("drawn", domain, str(name), f"{number}.jpg")
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        image.save(folder / path, quality=90)
+        rows.append((str(path), f"{domain}/{name}", domain, "test" if name % 3 == 2 else "train"))
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
+    return table.assign(role=np.where(table["split"] == "train", "train", "both"))
 
 
 # The first eleven are promised to be found.
@@ -209,7 +236,13 @@ def main() -> None:
         seed=0,
         workers=os.cpu_count(),
         mirrored=False,
+        drawn=0,
+        nearest=pairs.NEAREST,
+        cells=False,
     )
+    pairs.NEAREST = args.nearest
+    if args.cells:
+        pairs.EXACT = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["GUIE_CACHE"] = f"{folder}/cache"
@@ -222,6 +255,8 @@ def main() -> None:
         table = drawn[drawn.groupby("domain").cumcount() < args.images].sort_index()
         table = table.assign(image_path="set/" + table["image_path"])
         copies = plant(table, folder, args.each, args.seed)
+        if args.drawn:
+            table = pd.concat([table, draw(folder, args.drawn, args.seed)], ignore_index=True)
         both = pd.concat([table, copies.drop(columns=["original", "how", "leak"])])
         both.to_csv(folder / "manifest.csv", index=False)
         began = time.perf_counter()

@@ -15,7 +15,7 @@ from guie.curation.duplicates import pairs
 from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import NEAR, Links, find_links
-from guie.curation.duplicates.pairs import ANCHORS, close_pairs
+from guie.curation.duplicates.pairs import NEAREST, close_pairs
 from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
 from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
 from guie.rows.comparison import content
@@ -83,7 +83,7 @@ def test_odd_sizes_are_hashed(size):
     assert all(len(value) in (0, 16) for value in perceptual_hashes(image))
 
 
-def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool) -> dict:
+def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool, nearest: int) -> dict:
     found, rows = {}, prints.to_dict("records")
     for i, one in enumerate(rows):
         for j, other in enumerate(rows):
@@ -95,15 +95,21 @@ def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool) -> dic
                     if bits <= radius:
                         key = (min(i, j), max(i, j))
                         found[key] = min(bits, found.get(key, 64))
-    return found
+    proposed = {}
+    for i in range(len(rows)):
+        own = sorted((bits, sum(key) - i, key) for key, bits in found.items() if i in key)
+        proposed |= {key: bits for bits, _, key in own[:nearest]}
+    return proposed
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("radius", [0, 5, 10])
+@pytest.mark.parametrize("nearest", [2, 29])
 @pytest.mark.parametrize("lookup", [0, pairs.LOOKUP], ids=["by words", "by comparing"])
-def test_close_pairs_agree_with_their_definition(lookup, radius, mirrored, monkeypatch):
-    monkeypatch.setattr(pairs, "BLOCK", 7)
-    monkeypatch.setattr(pairs, "LOOKUP", lookup)
+def test_close_pairs_agree_with_their_definition(lookup, nearest, radius, mirrored, monkeypatch):
+    sizes = {"BLOCK": 7, "MANY": 20, "LOOKUP": lookup, "NEAREST": nearest}
+    for name, size in sizes.items():
+        monkeypatch.setattr(pairs, name, size)
     rng = np.random.default_rng(radius)
     centres = rng.integers(0, 2**63, 6)
 
@@ -117,16 +123,18 @@ def test_close_pairs_agree_with_their_definition(lookup, radius, mirrored, monke
     prints = pd.DataFrame([[near() for _ in names] for _ in range(30)], columns=names)
     found = close_pairs(prints, radius, mirrored)
     ends = zip(found["first"], found["second"], strict=True)
-    assert dict(zip(ends, found["distance"], strict=True)) == close_pairs_slowly(
-        prints, radius, mirrored
-    )
+    expected = close_pairs_slowly(prints, radius, mirrored, nearest)
+    assert dict(zip(ends, found["distance"], strict=True)) == expected
+    parts = pd.concat([close_pairs(prints, radius, mirrored, (n, 4)) for n in range(4)])
+    parts = parts.drop_duplicates().sort_values(["first", "second"], ignore_index=True)
+    pd.testing.assert_frame_equal(parts, found)
 
 
 def test_many_images_of_one_hash_make_few_pairs_and_link_all():
     columns = ["whole", "content", "centre", "mirrored"]
     prints = pd.DataFrame("f0f0f0f0f0f0f0f0", index=range(500), columns=columns)
     found = close_pairs(prints, 10, False)
-    assert len(found) < 500 * ANCHORS
+    assert len(found) < 500 * NEAREST
     assert set(found.loc[found["first"] == 0, "second"]) == set(range(1, 500))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import faiss
 import numpy as np
 import pytest
 
@@ -69,16 +70,44 @@ def test_the_limits_of_the_words_leave_no_room() -> None:
 
 
 @pytest.mark.parametrize(
-    "radius_bits, count, words",
-    [(10, 50_000, False), (10, 70_000, True), (12, 70_000, False), (12, 200_000, True)]
-    + [(20, 10**8, False)],
+    "radius_bits, count, way",
+    [
+        (10, 50_000, "IndexBinaryFlat"),
+        (10, 70_000, "_by_words"),
+        (12, 70_000, "IndexBinaryFlat"),
+        (12, 200_000, "_by_words"),
+        (12, 3_000_000, "_by_words"),
+        (12, 3_000_001, "_in_cells"),
+        (20, 3_000_000, "IndexBinaryFlat"),
+    ],
 )
-def test_tables_are_taken_where_they_are_faster(radius_bits, count, words, monkeypatch) -> None:
+def test_the_number_of_hashes_decides_how_they_are_searched(radius_bits, count, way, monkeypatch):
     class Known(np.ndarray):
         __len__ = lambda self: count  # noqa: E731
 
-    known, taken = np.empty((0, 8), np.uint8).view(Known), []
-    for name in ("_by_words", "_by_comparing"):
-        monkeypatch.setattr(pairs, name, lambda *_, name=name: taken.append(name) or [])
-    list(near_hashes(known, known, radius_bits))
-    assert taken == ["_by_words" if words else "_by_comparing"]
+    class Taken(Exception):
+        pass
+
+    def take(name: str) -> None:
+        raise Taken(name)
+
+    known = np.empty((0, 8), np.uint8).view(Known)
+    for name in ("_by_words", "_in_cells"):
+        monkeypatch.setattr(pairs, name, lambda *_, name=name: take(name))
+    monkeypatch.setattr(pairs.faiss, "IndexBinaryFlat", lambda bits: take("IndexBinaryFlat"))
+    with pytest.raises(Taken, match=way):
+        list(near_hashes(known, known, radius_bits))
+
+
+def test_cells_find_nearly_every_pair_whatever_the_number_of_threads(monkeypatch) -> None:
+    queries, known = clustered(1500, 0), clustered(4000, 1)
+    every = found(np.concatenate([queries, known]), known, 12)
+    monkeypatch.setattr(pairs, "EXACT", 0)
+    threads = faiss.omp_get_max_threads()
+    ours = []
+    for count in (1, 2):
+        faiss.omp_set_num_threads(count)
+        ours.append(found(np.concatenate([queries, known]), known, 12))
+    faiss.omp_set_num_threads(threads)
+    assert ours[0] == ours[1] and set(ours[0]) <= set(every)
+    assert len(ours[0]) > 0.97 * len(every) > 5000

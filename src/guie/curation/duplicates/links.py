@@ -122,15 +122,13 @@ def measured(
     """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
 
     Args:
-        part: n and m, to measure only part n of m of the proposed pairs.
+        part: n and m, to measure only the pairs that part n of m of the pictures proposes.
 
     Returns:
         Columns first < second (positions in `pictures`), distance, similarity, difference, and
         the domain and labels that `limits` expects.
     """
-    pairs = close_pairs(pictures, near.distance_max, near.mirrored)
-    first, last = (number * len(pairs) // part[1] for number in (part[0], part[0] + 1))
-    pairs = pairs.iloc[first:last].reset_index(drop=True)
+    pairs = close_pairs(pictures, near.distance_max, near.mirrored, part)
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min

@@ -1,4 +1,4 @@
-"""Pairs of pictures with similar perceptual hashes, found exactly.
+"""Pairs of pictures with similar perceptual hashes: exact, up to millions of hashes.
 
 Shapes: H hashes, P pairs.
 """
@@ -6,22 +6,28 @@ Shapes: H hashes, P pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import comb
+from math import comb, isqrt
 from typing import NamedTuple
 
 import faiss
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from guie.evaluation.knn import search_threads
 from guie.rows.hashes import hash_bytes
 
-# If many images share a hash, the first 32 represent all of them. Otherwise N copies of one
-# placeholder would make N squared pairs.
-ANCHORS = 32
+# Pairs that an image proposes at most, so that their number is linear in the images. Of 1,437 copies planted
+# among 24,217 images, 8 pair all and 4 lose two; 16 also leave the limits on look-alikes as they were.
+NEAREST = 16
 BITS = 64
-BLOCK = 4096  # hashes searched at once
+BLOCK = 1024  # hashes searched at once
+EXACT = 3_000_000  # hashes up to which the search is exact: a million images have no more
+# Cells compared with a hash. Of 1,437 planted copies that the exact search pairs, 16 of 243 cells pair 1,431.
+PROBES = 16
+SAMPLED, ROUNDS = 64, 10  # hashes of a cell in the sample that k-means takes, and its iterations
+MANY = 2**23  # matches after which only the nearest are kept
 WORDS = 4  # of a hash, for tables of candidates
 WORD_BITS = BITS // WORDS
 # Costs in units of one comparison by the flat index, rounded up from 63 and 5 as measured on random
@@ -41,45 +47,54 @@ class Owners(NamedTuple):
     counts: np.ndarray  # (H,) number of images of each hash
 
 
-def close_pairs(prints: pd.DataFrame, radius_bits: int, mirrored: bool) -> pd.DataFrame:
-    """Find pairs of rows where a hash of one is within `radius_bits` of a hash of the other.
+def close_pairs(
+    prints: pd.DataFrame, radius_bits: int, mirrored: bool, part: tuple[int, int] = (0, 1)
+) -> pd.DataFrame:
+    """Pair each row with its nearest others: a hash of one is within `radius_bits` of a hash of the other.
 
-    The centre of one image is also compared with the whole of the other, to find crops.
-    All images of a hash are paired with the first 32 images of each similar hash.
+    A row proposes at most NEAREST pairs; of others as near, the first ones. So many images of one hash are
+    paired with the first of them. The centre of an image is compared with the whole of the other, to find
+    crops.
 
     Args:
         prints: the columns of `Hashes`; an empty hash matches nothing.
         mirrored: also compare each image with the mirror images of the others.
+        part: n and m, to pair only every m-th row, from row n on.
 
     Returns:
         Columns first < second (positions in `prints`) and distance in bits, sorted.
     """
-    queries = _owners(prints, ["whole", "content", *(["mirrored"] if mirrored else [])])
-    known = _owners(prints, ["whole", "content", "centre"])
-    known = known._replace(counts=np.minimum(known.counts, ANCHORS))
-    # A pair and its distance are encoded as one number, so sorting finds each pair's minimum.
-    found = [np.empty(0, np.int64)]
-    for hashes, others, distance in near_hashes(queries.hashes, known.hashes, radius_bits):
-        # All images of each hash with those of the other hash, numbered within each match
-        counts = queries.counts[hashes] * known.counts[others]
-        hit = np.repeat(np.arange(len(hashes)), counts)
-        number = np.arange(len(hit)) - np.repeat(np.cumsum(counts) - counts, counts)
-        one, two = np.divmod(number, known.counts[others][hit])
-        one = queries.images[queries.starts[hashes][hit] + one]
-        two = known.images[known.starts[others][hit] + two]
-        low, high = np.minimum(one, two), np.maximum(one, two)
-        code = (low * len(prints) + high) * (BITS + 1) + distance[hit]
-        found.append(np.unique(code[low < high]))
-    pair, distance = np.divmod(np.unique(np.concatenate(found)), BITS + 1)
-    pair, least = np.unique(pair, return_index=True)
-    first, second = np.divmod(pair, max(len(prints), 1))
-    return pd.DataFrame({"first": first, "second": second, "distance": distance[least]})
+    plain, turned = ["whole", "content"], ["mirrored"] if mirrored else []
+    ways = [
+        (plain + turned, [*plain, "centre"]),
+        (["centre", *(plain if mirrored else [])], plain + turned),
+    ]
+    count, found = len(prints), [np.empty(0, np.int64)]
+    for names, other_names in ways:
+        queries = _owners(prints, names, range(part[0], count, part[1]))
+        known = _owners(prints, other_names, range(count))
+        # One more than NEAREST, because the image itself may be among them
+        known = known._replace(counts=np.minimum(known.counts, NEAREST + 1))
+        near = [np.empty(0, np.int64)]
+        for hashes, others, distance in near_hashes(queries.hashes, known.hashes, radius_bits):
+            hit, images = _images(known, others)
+            near.append(_encoded(hashes[hit], distance[hit], images, count))
+            if sum(map(len, near)) > 2 * len(near[0]) + MANY:
+                near = [_nearest(near, count, NEAREST + 1)]
+        hashes, distance, others = _decoded(_nearest(near, count, NEAREST + 1), count)
+        hit, images = _images(queries, hashes)
+        other = images != others[hit]
+        found.append(_encoded(images, distance[hit], others[hit], count)[other])
+    one, distance, two = _decoded(_nearest(found, count, NEAREST), count)
+    ends = {"first": np.minimum(one, two), "second": np.maximum(one, two)}
+    pairs = pd.DataFrame({**ends, "distance": distance})
+    return pairs.drop_duplicates().sort_values(["first", "second"], ignore_index=True)
 
 
-def _owners(prints: pd.DataFrame, names: Sequence[str]) -> Owners:
-    columns = [prints[name].to_numpy(object) for name in names]
-    owners = [np.flatnonzero(column != "") for column in columns]
-    filled = [hash_bytes(column[own]) for column, own in zip(columns, owners, strict=True)]
+def _owners(prints: pd.DataFrame, names: Sequence[str], rows: range) -> Owners:
+    columns = [prints[name].to_numpy(object)[rows] for name in names]
+    owners = [np.asarray(rows)[column != ""] for column in columns]
+    filled = [hash_bytes(column[column != ""]) for column in columns]
     both = pd.DataFrame(
         {"hash": np.concatenate(filled).view(np.uint64)[:, 0], "image": np.concatenate(owners)}
     )
@@ -88,21 +103,73 @@ def _owners(prints: pd.DataFrame, names: Sequence[str]) -> Owners:
     return Owners(hashes[:, None].view(np.uint8), both["image"].to_numpy(), starts, counts)
 
 
+def _images(owners: Owners, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return all images of these hashes, and before them the position in `hashes` of each."""
+    counts = owners.counts[hashes]
+    hit = np.repeat(np.arange(len(hashes)), counts)
+    number = np.arange(len(hit)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return hit, owners.images[owners.starts[hashes][hit] + number]
+
+
+# A row (a hash or an image), a distance and an image, as one number: sorting finds each row's nearest images.
+def _encoded(row: np.ndarray, distance: np.ndarray, image: np.ndarray, count: int) -> np.ndarray:
+    return (row * (BITS + 1) + distance) * count + image
+
+
+def _decoded(codes: np.ndarray, count: int) -> Matches:
+    rest, image = np.divmod(codes, max(count, 1))
+    return *np.divmod(rest, BITS + 1), image
+
+
+def _nearest(found: Sequence[np.ndarray], count: int, most: int) -> np.ndarray:
+    """Return codes of the nearest images of each row, each image once; of images as near, the first."""
+    codes = np.unique(np.concatenate(found))
+    row, _, image = _decoded(codes, count)
+    _, first = np.unique(row * count + image, return_index=True)
+    first.sort()
+    row = row[first]
+    return codes[first[np.arange(len(row)) - np.searchsorted(row, row) < most]]
+
+
 def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Iterator[Matches]:
     """Yield, by block, positions in `queries` and `known` of hashes within the radius, and the distance.
 
     Each pair is yielded once, in no particular order. Few hashes are all compared. Among many, tables of
-    words of the hashes propose candidates: this misses none.
+    words of the hashes propose candidates: this misses none. Among more than EXACT, whose pairs would take
+    too long, each hash is compared with those of the nearest k-means cells: this misses a few.
 
     Args:
         queries, known: (H, 8) uint8; distinct, in contiguous memory.
     """
     limits = word_limits(radius_bits)
     lookups = sum(comb(WORD_BITS, flips) for limit in limits for flips in range(limit + 1))
-    if len(known) > lookups * (LOOKUP + CANDIDATE * len(known) / 2**WORD_BITS):
+    if len(known) > EXACT:
+        index = _in_cells(known)
+    elif len(known) > lookups * (LOOKUP + CANDIDATE * len(known) / 2**WORD_BITS):
         yield from _by_words(queries, known, radius_bits, limits)
+        return
     else:
-        yield from _by_comparing(queries, known, radius_bits)
+        index = faiss.IndexBinaryFlat(BITS)
+    index.add(known)
+    blocks = range(0, len(queries), BLOCK)
+    for start in tqdm(blocks, "near-duplicates", unit="block", leave=False, disable=None):
+        hashes, others, distance = _within(index, queries[start : start + BLOCK], radius_bits)
+        yield start + hashes, others, distance
+
+
+def _in_cells(known: np.ndarray) -> faiss.IndexBinary:
+    """Return an index of k-means cells of hashes, as SemDeDup (Abbas et al. 2023) has of embeddings.
+
+    With sqrt(H) cells, finding the cell of a hash and comparing it there take the same time.
+    """
+    cells = isqrt(len(known))
+    index = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(BITS), BITS, cells)
+    index.nprobe, index.cp.niter = PROBES, ROUNDS
+    # Known hashes are sorted, so every n-th is a sample of all
+    sample = np.ascontiguousarray(known[:: max(1, len(known) // (SAMPLED * cells))])
+    with threadpool_limits(1):  # with more threads, sums have another order
+        index.train(sample)
+    return index
 
 
 def word_limits(radius_bits: int) -> list[int]:
@@ -114,15 +181,6 @@ def word_limits(radius_bits: int) -> list[int]:
     """
     spare = radius_bits + 1 - WORDS
     return [(spare + word) // WORDS for word in range(WORDS)]
-
-
-def _by_comparing(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Iterator[Matches]:
-    index = faiss.IndexBinaryFlat(BITS)
-    index.add(known)
-    blocks = range(0, len(queries), BLOCK)
-    for start in tqdm(blocks, "near-duplicates", unit="block", leave=False, disable=None):
-        hashes, others, distance = _within(index, queries[start : start + BLOCK], radius_bits)
-        yield start + hashes, others, distance
 
 
 def _by_words(
