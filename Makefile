@@ -130,7 +130,6 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/placeholders.py
 	$(BIN)/python tests/bench/planted.py --images 150 --each 6
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
-	$(BIN)/python tests/bench/challenge_search.py
 	$(BIN)/python tests/bench/searching.py --vectors 100000
 	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
 	$(BIN)/python tests/bench/report_page.py

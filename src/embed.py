@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
+    add("--model", required=True, help="run folder, your own submission.zip or LIBRARY:NAME:TAG")
     add("--manifest", required=True, help="CSV or Parquet")
     add("--root", help="folder of the images; default: the manifest's")
     add("--split", choices=SPLITS, help="train, val or test; default: every image of the manifest")

@@ -1,4 +1,4 @@
-"""Export a trained run as the challenge's submission, or for use outside the challenge.
+"""Export a trained run as the challenge's submission, or for use elsewhere; prepare it for Kaggle.
 
 python src/export.py --run runs/demo --out submissions/demo
 python src/export.py --run runs/demo --out submissions/today --torch current
@@ -7,6 +7,8 @@ python src/export.py --run runs/demo --out exported/demo --format onnx
 python src/export.py --run runs/demo --out exported/demo --format pt2
 python src/export.py --run runs/demo --out exported/hub --format hub
 python src/export.py --run runs/demo --out exported/hub --format hub --push OWNER/NAME --dry-run
+python src/export.py --kaggle submissions/demo --user NAME --manifest input/mix_demo.csv
+python src/export.py --kaggle submissions/demo --leaderboard 0.612 0.618
 
 Without --format: submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made for
 PyTorch 1.11, the challenge's runtime. The export fails if PyTorch 1.11 cannot run it, or if the saved model
@@ -17,6 +19,11 @@ onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and
 preprocessing is included, and any number of images of any size is allowed. The file is compared with the
 trained model before it replaces an old one. hub writes a folder that timm or open_clip loads.
 --push uploads it to the hub, and --dry-run only lists the files. onnx needs the extra `export`.
+
+--kaggle takes the folder of a submission. It adds the submission to submissions/log.csv: hash, config, the
+scores of score.py and the leaderboard; log.png plots them. --user writes the files for Kaggle's client and
+prints its commands; nothing is uploaded. --manifest adds to card.md what score.py has found, with pictures
+in card/.
 """
 
 from __future__ import annotations
@@ -28,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 from guie.base import errors
 from guie.base.arguments import local_path
+from guie.base.errors import UserError
+from guie.base.files import quoted
 
 if TYPE_CHECKING:
     from guie.models import LoadedModel
@@ -38,9 +47,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = parser.add_argument
-    add("--run", type=Path, required=True, help="folder made by train.py")
-    add("--out", type=local_path, required=True, help="folder of the result")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, help="folder made by train.py")
+    source.add_argument("--kaggle", type=Path, metavar="FOLDER", help="a submission's folder")
+    add = parser.add_argument_group("with --run").add_argument
+    add("--out", type=local_path, help="folder of the result")
     weights = "model: best by validation; last: of the last step (default: model)"
     add("--weights", choices=("model", "last"), default="model", help=weights)
     add("--torch", choices=("1.11", "current"), help="runtime (default: 1.11)")
@@ -54,7 +65,28 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--push", metavar="OWNER/NAME", help="with --format hub: upload the folder")
     add("--public", action="store_true", help="with --push: public repository (default: private)")
     add("--dry-run", action="store_true", help="with --push: only list the files")
+    add = parser.add_argument_group("with --kaggle").add_argument
+    add("--user", help="name of your Kaggle account")
+    add("--slug", help="name of the data set (default: guie-<folder>)")
+    add("--manifest", type=Path, help="manifest that it was scored on: adds results to card.md")
+    add("--split", choices=("val", "test"), default="test", help="of the manifest (default: test)")
+    add("--root", type=Path, help="folder of the images (default: the manifest's)")
+    add("--no-images", action="store_true", help="show no image of the data set in card.md")
+    scores = "the scores that Kaggle shows"
+    add("--leaderboard", type=float, nargs="+", metavar=("PUBLIC", "PRIVATE"), help=scores)
+    add("--log", type=Path, help="default: log.csv next to the folder")
     args = parser.parse_args(argv)
+    if args.kaggle:
+        _refuse_with_kaggle(parser, args)
+    else:
+        _refuse_with_run(parser, args)
+    return args
+
+
+def _refuse_with_run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if not args.out:
+        parser.error("--run needs --out")
+    _refuse(parser, args, "--run", "user slug manifest split root no_images leaderboard log")
     if args.half and args.format != "torchscript":
         parser.error(f"--half needs --format torchscript, not {args.format}")
     if args.torch and args.format != "torchscript":
@@ -65,16 +97,40 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--push uploads a hub folder: add --format hub")
     if (args.dry_run or args.public) and not args.push:
         parser.error("--dry-run and --public need --push")
-    return args
+
+
+def _refuse_with_kaggle(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    _refuse(parser, args, "--kaggle", "out weights torch format dim half push public dry_run")
+    if (args.root or args.no_images) and not args.manifest:
+        parser.error("--root and --no-images need --manifest")
+    if args.slug and not args.user:
+        parser.error("--slug needs --user")
+    if args.leaderboard and len(args.leaderboard) > 2:
+        parser.error(
+            "--leaderboard takes one or two scores: the public, and optionally the private one"
+        )
+    if args.log and args.log.suffix != ".csv":  # the plot has the same name, with .png
+        parser.error(f"--log {args.log}: must end in .csv")
+
+
+def _refuse(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, source: str, others: str
+) -> None:
+    for name in others.split():
+        if getattr(args, name) != parser.get_default(name):
+            parser.error(f"{source}: leave out --{name.replace('_', '-')}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Export the model, verify it, and write its model card.
+    """Export the model, verify it, and write its model card; or prepare a submission for Kaggle.
 
     Raises UserError if the run cannot be loaded, the format does not support its model, or a package is
-    missing.
+    missing; with --kaggle, if export.py or score.py did not write the folder, or its files do not match.
     """
     args = parse_args(argv)
+    if args.kaggle:
+        prepare_for_kaggle(args)
+        return
     from guie.export.card import describe
     from guie.export.formats import check_installed
     from guie.models import narrowed, open_model
@@ -96,6 +152,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         export_to_hub(model, args, facts)
     else:
         export_file(model, args, facts)
+
+
+def prepare_for_kaggle(args: argparse.Namespace) -> None:
+    """Write the card and the upload folder, update the log, plot it."""
+    folder = args.kaggle
+    if not (folder / "export.json").is_file():
+        raise UserError(
+            f"{folder}: no export.json; `export.py --out {quoted(folder)}` makes a submission"
+        )
+    from guie.export import kaggle
+
+    if args.manifest:
+        from guie.export.answers import describe_answers
+
+        describe_answers(folder, args.manifest, args.split, args.root, images=not args.no_images)
+    if args.user is not None:
+        kaggle.prepare_upload(folder, args.user, args.slug)
+    kaggle.enter_log(folder, args.log or folder.resolve().parent / "log.csv", args.leaderboard)
 
 
 def export_submission(model: LoadedModel, args: argparse.Namespace, facts: dict[str, Any]) -> None:

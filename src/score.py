@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import version
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from scorer.errors import UserError
 
-from scorer import budget, report
-from scorer.archive import MODEL_NAME
-from scorer.contract import MAX_DIMENSION, Checklist, verified
-from scorer.embedding import Embedded, EmbeddingCache, embed_images
-from scorer.errors import UserError, Violation
-from scorer.manifest import Manifest, read_manifest
-from scorer.process import Allowance, ModelProcess, SandboxedModel, server
-from scorer.retrieval import judge, nearest, own_rows
-from scorer.shards import URL
+# The rest of the scorer is imported where it is used: a process of the model imports this script, too.
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scorer.contract import Checklist
+    from scorer.embedding import Embedded
+    from scorer.manifest import Manifest
 
 MAX_LIMIT = 10**6  # seconds, hours, GB: larger values overflow system limits
 MAX_THREADS = 1024
@@ -39,8 +34,9 @@ examples:
 
 submissions/demo is made by export.py, submissions/today by export.py --torch current.
 
-The model runs in a separate process, under limits that score.json lists, and gets the images in a
-secret order. Run the same command again to resume an interrupted scoring.
+The model runs in separate processes with limits of time and memory, and gets the images in a secret
+order. Score only your own files: these processes do not confine foreign code. Run the same command
+again to resume an interrupted scoring, from what is saved every ten minutes.
 
 exit code: 0 scored; 1 the submission breaks the contract (score.json then holds the checks);
 2 a fault in the manifest, an image or an argument
@@ -70,6 +66,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="batches of one size; stops if they change answers",
     )
+    from scorer.process import Allowance
+
     own = Allowance()
     limits = parser.add_argument_group("limits of the model's process")
     for flag, value, what in (
@@ -92,104 +90,91 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = parse_args(argv)
     check_arguments(args)
-    server()  # imports torch while the manifest is read
+    forkserver.ensure_running()  # imports torch while the manifest is read
+    from scorer import report
+    from scorer.contract import Checklist
+    from scorer.manifest import read_manifest
+
     manifest = read_manifest(args.manifest, args.split, args.root)
-    neighbours_path = args.out.with_suffix(".neighbours.csv")
-    scoring = Scoring(args, manifest)
-    embedded = scoring.embed()
+    checklist, digest = Checklist(), report.sha256(args.submission)
+    embedded, about = embed(args, manifest, checklist, digest)
     provenance = {
-        "verdict": scoring.checklist.verdict,
-        "checks": [asdict(check) for check in scoring.checklist.checks],
-        "submission": {"sha256": scoring.digest, "bytes": args.submission.stat().st_size},
-        "torch": scoring.torch,
+        "verdict": checklist.verdict,
+        "checks": [asdict(check) for check in checklist.checks],
+        "submission": {"sha256": digest, "bytes": args.submission.stat().st_size},
+        "torch": about["torch"],
         "runtime": args.torch,
-        "device": scoring.device,
-        "limits": scoring.limits,
+        "device": about["device"],
+        "limits": about["limits"],
     }
     if embedded is None:
         report.write_json(args.out, provenance)
-        for name, detail in scoring.checklist.failed.items():
+        for name, detail in checklist.failed.items():
             print(f"VIOLATION {name}: {detail}")
-        print(f"no score: {scoring.checklist.verdict}")
+        print(f"no score: {checklist.verdict}")
         sys.exit(1)
     score, neighbours = evaluate(manifest, embedded)
-    neighbours = neighbours.assign(submission=scoring.digest)
-    score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget} | provenance
+    neighbours = neighbours.assign(submission=digest)
+    score |= report.costs(embedded, about["peak_bytes"]) | {"budget": about["budget"]} | provenance
+    neighbours_path = args.out.with_suffix(".neighbours.csv")
     report.write_text(neighbours_path, neighbours.to_csv(index=False))
     report.write_json(args.out, score)
-    scoring.kept.unlink(missing_ok=True)
+    progress_file(args.out).unlink(missing_ok=True)
     print(f"{report.format_table(score)}\nwrote {args.out} and {neighbours_path}")
 
 
-class Scoring:
-    """One submission, from its file to the embeddings, and what is found out on the way."""
+def embed(
+    args: argparse.Namespace, manifest: Manifest, checklist: Checklist, digest: str
+) -> tuple[Embedded | None, dict[str, Any]]:
+    """Check the contract, measure, embed; None where the submission breaks the contract.
 
-    def __init__(self, args: argparse.Namespace, manifest: Manifest) -> None:
-        self.args, self.manifest, self.checklist = args, manifest, Checklist()
-        self.digest = report.sha256(args.submission)
-        self.kept = args.out.with_suffix(".embeddings")
-        # Where it is embedded; no device and no limits where no process is started for it.
-        self.torch = version("torch")
-        self.device: str | None = None
-        self.limits: dict[str, Any] = {}
-        self.budget: dict[str, Any] = {}
-        self.peak_bytes = 0
+    Returns also where it ran: torch, device (None if no process embedded), limits, budget, peak_bytes.
+    """
+    from importlib.metadata import version
 
-    def embed(self) -> Embedded | None:
-        """Check the contract, measure, embed; return None if it breaks the contract. Raises UserError."""
-        args = self.args
-        allowance = Allowance(
-            int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
-        )
-        # Next to the result: the system's temporary folder may be too small.
-        remove_left_over(args.out.parent)
-        prefix = f".score-{socket.gethostname()}-{os.getpid()}-"
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
-            sandboxed = verified(
-                args.submission, self.checklist, Path(folder), allowance, args.torch
-            )
-            if sandboxed is None:
-                return None
-            embedded = None
-            demand = (
-                f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order"
-            )
-            with self.checklist.check("every_image", demand), sandboxed.process() as model:
-                self.torch, self.device, self.limits = model.torch, model.device.name, model.limits
-                model.load()
-                embedded = self._embed(sandboxed, model)
-                self.peak_bytes = model.peak_bytes
-            return embedded
+    from scorer import budget
+    from scorer.contract import MAX_DIMENSION, verified
+    from scorer.embedding import Progress, embed_images
+    from scorer.process import Allowance
 
-    def _embed(self, sandboxed: SandboxedModel, model: ModelProcess) -> Embedded:
-        images = [self.manifest.root / path for path in self.manifest.images()]
-        self.budget = budget.measured(model, images)
-        if message := budget.warning(self.budget):
-            print(message, file=sys.stderr)
-        key = f"{self.digest} {model.torch} {model.device} {self.args.fast}"
-        cache, is_kept = EmbeddingCache(self.kept, key), True
-        try:
-            return embed_images(sandboxed, model, self.manifest, cache, self.args.fast)
-        except Violation as fault:
-            is_kept = fault.verdict == "too_slow"
-            raise
-        finally:
-            cache.close(remove=not is_kept)
+    allowance = Allowance(
+        int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
+    )
+    embedded = None
+    about: dict[str, Any] = {"torch": version("torch"), "device": None, "limits": {}}
+    # Next to the result: the system's temporary folder may be too small. After a killed scoring, the
+    # next one replaces the file.
+    unpacked = args.out.with_name(f".{args.out.stem}.saved_model.pt")
+    unpacked.unlink(missing_ok=True)  # another scoring may still read it
+    try:
+        model = verified(args.submission, checklist, unpacked, allowance, args.torch)
+        if model is None:
+            return None, about
+        demand = f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order"
+        with checklist.check("every_image", demand), model.process() as process:
+            about |= {"torch": process.torch, "device": process.device_name}
+            about["limits"] = {
+                "memory": process.memory,
+                "time_per_image": {"held": True, "how": f"{args.image_seconds:g} s"},
+                "time": {"held": True, "how": f"{args.total_hours:g} h in total"},
+            }
+            process.ask("load")
+            images = [manifest.root / path for path in manifest.images()]
+            about["budget"] = budget.measured(process, images)
+            if message := budget.warning(about["budget"]):
+                print(message, file=sys.stderr)
+            key = f"{digest} {process.torch} {process.device_name} {args.fast}"
+            with Progress(progress_file(args.out), key) as progress:
+                embedded = embed_images(model, process, manifest, progress, args.fast)
+            about["peak_bytes"] = process.peak_bytes
+    finally:
+        unpacked.unlink(missing_ok=True)
+    return embedded, about
 
 
-def remove_left_over(parent: Path) -> None:
-    """Remove unpacked models of killed scorings, which may take gigabytes."""
-    begin = f".score-{socket.gethostname()}-"  # another machine's may be running
-    for folder in parent.glob(f"{begin}*-*"):
-        pid = folder.name.removeprefix(begin).split("-")[0]
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            names = {path.name.partition("-")[0] for path in folder.iterdir()}
-            if names <= {MODEL_NAME, "scratch"}:
-                shutil.rmtree(folder, ignore_errors=True)
-        except (OSError, ValueError, OverflowError):  # not a scoring, or another user's running one
-            continue
+def progress_file(out: Path) -> Path:
+    """Return where the embeddings of an unfinished scoring are saved."""
+    return out.with_suffix(".embeddings.npz")
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -200,7 +185,7 @@ def check_arguments(args: argparse.Namespace) -> None:
             message = f"must be above 0 and at most {most:,}"
             raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
-        if URL.match(str(path)):
+        if ":/" in str(path):  # a manifest in object storage
             continue
         try:
             with path.open("rb"):
@@ -224,6 +209,9 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def evaluate(manifest: Manifest, embedded: Embedded) -> tuple[dict[str, Any], pd.DataFrame]:
     """Search the merged index for every query; return the score and the table of neighbours."""
+    from scorer import report
+    from scorer.retrieval import judge, nearest, own_rows
+
     queries, index = manifest.part("query"), manifest.part("index")
     place = {image_path: i for i, image_path in enumerate(manifest.images())}
     rows_QK, distances_QK = nearest(

@@ -86,7 +86,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _add_index_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
+    add("--model", required=True, help="run folder, your own submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
     add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
     add("--out", type=arguments.local_path, required=True, help="folder of the index")

@@ -2,7 +2,8 @@
 
 The embeddings come from one model, or from one specialist per domain. Without --protocol, every
 metric is scored over one index. `accelerate launch src/validate.py ...` distributes a long search
-over processes, and the same command resumes a search that was stopped.
+over processes, and the same command resumes a search that was stopped. With --mteb, mteb embeds
+and scores a model: on its image retrieval tasks, or on a split of a manifest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guie.base import errors
-from guie.base.arguments import LOCAL, METHODS, methods_of
-from guie.base.files import refuse_missing, refuse_replacing
+from guie.base.arguments import LOCAL, METHODS, count, methods_of
+from guie.base.errors import UserError
+from guie.base.files import refuse_missing, refuse_no_folder, refuse_replacing
 from guie.evaluation.protocols.catalogue import (
     DRAWS,
     INDEXES,
@@ -43,8 +45,15 @@ examples:
   python src/validate.py --embeddings E.npz --reduce pca-whitened --dim 64 --fit train.npz \\
       --manifest M --out pca.json
 
+  python src/validate.py --mteb CUB200I2IRetrieval SOPI2IRetrieval --model runs/demo --out runs/demo/mteb
+  python src/validate.py --mteb --model runs/demo --manifest input/mix_demo.csv --out runs/demo/mteb
+
 E.npz and the other .npz files are made by embed.py, input/*.csv and input/*.parquet by curate.py.
 Wherever an E.npz is read, an E.parquet of embed.py is, too.
+
+mteb is not in requirements.txt; `make judges` installs it into .venv-judges. Public tasks are
+downloaded, and their scores are cached in --out by the model's weights. A manifest is scored again
+each time.
 
 exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 """
@@ -63,7 +72,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     _add_sources(parser)
     _add_protocols(parser)
-    parser.add_argument("--out", type=Path, required=True, help="report.json")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="report.json, or the folder of --mteb"
+    )
     parser.add_argument(
         "--html", type=Path, metavar="PAGE.html", help="also write a page to explore the results"
     )
@@ -80,6 +91,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if args.mteb is not None:
+        _refuse_with_mteb(parser, args)
+        return
+    if not args.manifest:
+        parser.error("the following arguments are required: --manifest")
+    if args.workers is not None or args.batch_size:
+        parser.error("--workers and --batch-size need --mteb")
     if args.protocol and args.index:
         parser.error("--index: --protocol already defines the index; use one of the two")
     if args.quirk and not args.protocol:
@@ -134,6 +152,19 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Names
         parser.error("--unlisted-negative: needs --results; leave it out")
 
 
+def _refuse_with_mteb(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    own = {"mteb", "model", "manifest", "root", "split", "batch_size", "workers", "out"}
+    given = [name for name, value in vars(args).items() if value != parser.get_default(name)]
+    if others := [f"--{name.replace('_', '-')}" for name in given if name not in own]:
+        parser.error(f"--mteb: leave out {', '.join(others)}")
+    if not args.model:
+        parser.error("--mteb: needs --model")
+    if bool(args.mteb) == bool(args.manifest):
+        parser.error("--mteb: needs the names of tasks, or --manifest")
+    if (args.workers or 0) < 0:
+        parser.error(f"--workers {args.workers}: must be 0 or more")
+
+
 def _add_sources(parser: argparse.ArgumentParser) -> None:
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--embeddings", type=Path, metavar="E.npz", help="file written by embed.py")
@@ -142,6 +173,9 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     )
     given.add_argument(
         "--results", type=Path, metavar="R.json", help="rankings: {query: {image: score}}"
+    )
+    given.add_argument(
+        "--mteb", nargs="*", metavar="TASK", help="tasks of mteb; none: the split of --manifest"
     )
     add = parser.add_argument
     add(
@@ -164,7 +198,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         metavar="E.npz",
         help="embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each",
     )
-    add("--manifest", type=Path, required=True, help="CSV or Parquet table")
+    add("--manifest", type=Path, help="CSV or Parquet table; needed but for tasks of --mteb")
     add("--root", type=Path, help="folder of the images (default: the manifest's)")
     add("--split", choices=("val", "test"), default="test", help="default: test")
 
@@ -179,7 +213,11 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
     add("--rerank", nargs="+", default=[], metavar="NAME", help="correct each ranking, see below")
-    add("--model", help="the embeddings' run, or LIBRARY:NAME:TAG, for --rerank local")
+    add(
+        "--model", help="run or LIBRARY:NAME:TAG: the embeddings', for --rerank local; or of --mteb"
+    )
+    add("--batch-size", type=count, help="of --mteb: images per step (default: 128)")
+    add("--workers", type=int, help="of --mteb: loader processes (default: 2)")
     add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare")
     add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
 
@@ -187,6 +225,14 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, search, write. Raises UserError for an error in the manifest or the embeddings."""
     args = parse_args(argv)
+    if args.mteb is not None:
+        refuse_no_folder(args.out)
+        try:
+            from guie.evaluation.mteb import score_by_mteb
+        except ModuleNotFoundError as error:
+            raise UserError(f"no module {error.name}: run by .venv-judges (make judges)") from error
+        score_by_mteb(args)
+        return
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
     of_domains = [word.partition("=")[2] for word in words]

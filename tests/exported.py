@@ -10,14 +10,14 @@ from guie.export.parity import parity
 from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
 from guie.models.embedder import Embedder
 from guie.models.opening import ExportModule
-from scorer.isolated.runtime import check_runtime
+from scorer.runtime import check_runtime
 
 
 def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> None:
     path = folder / "saved_model.pt"
     package(embedder, preprocess, path)
     downgrade(path)
-    check_runtime(path)  # the scorer's own, written apart
+    check_runtime(path)
     assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
     [row] = parity(ExportModule(preprocess, embedder), path, [(61, 97)])
     assert row["difference"] <= 1e-5

@@ -16,7 +16,7 @@ from unittest import mock
 
 REPOSITORY = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("options.txt")
-SCRIPTS = [path for path in sorted(REPOSITORY.glob("src/*.py")) if path.stem != "judges"]
+SCRIPTS = sorted(REPOSITORY.glob("src/*.py"))
 MODULES = [path.stem for path in SCRIPTS] + ["get_small", "toydomains.__main__"]
 MODULES += ["guie.data.datasets.download"]
 

@@ -18,8 +18,6 @@ HEAVY = {
     *("torch", "torchvision", "timm", "open_clip", "albumentations", "accelerate"),
     *("pandas", "faiss", "sklearn", "scipy", "matplotlib"),
 }
-# The process that scores imports no torch at all; pandas and faiss take half a second.
-NEEDED = {"score": {"pandas", "faiss"}}
 WRONG_KEY = ["--set", "nonsense=1"]
 FILES = ["--embeddings", "E", "--manifest", "M", "--out", "O"]
 REFUSED = [
@@ -57,7 +55,7 @@ print(json.dumps(ended))
 
 
 def test_neither_help_nor_a_refusal_imports_what_is_heavy() -> None:
-    cases = sorted([*HELPED, *REFUSED], key=lambda case: case[0] in NEEDED)  # these come last
+    cases = [*HELPED, *REFUSED]
     files = [str(ROOT / FOLDERS.get(name, "src") / f"{name}.py") for name, _, _ in cases]
     words = json.dumps([(file, case[1]) for file, case in zip(files, cases, strict=True)])
     command = [sys.executable, "-c", RUNS, words]
@@ -65,7 +63,7 @@ def test_neither_help_nor_a_refusal_imports_what_is_heavy() -> None:
     for case, (code, said, modules) in zip(cases, json.loads(done.stdout), strict=True):
         script, _, message = case
         assert code == (0 if case in HELPED else 2) and message in said, (case, said)
-        heavy = {name.partition(".")[0] for name in modules} & HEAVY - NEEDED.get(script, set())
+        heavy = {name.partition(".")[0] for name in modules} & HEAVY
         assert not heavy, (case, heavy)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,29 +26,21 @@ MEASURED_HW = (480, 640)
 DECODED = 8  # images to time the decoding of
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one image: operations (a multiply-add is two), and peak bytes."""
+def measured(process: ModelProcess, images: list[Path]) -> dict[str, Any]:
+    """Return `project` for a 480 x 640 px image, decoding a few `images`; or the fault of counting.
 
-    flops: float
-    counted: bool  # by the dispatcher; else from seconds and this machine's rate
-    weight_bytes: int
-    activation_bytes: int
-    decode_seconds: float
-
-
-def measure(model: ModelProcess, images: list[Path]) -> Cost:
-    """Count the cost of a 480 x 640 px image; time decoding of a few `images`. Raises Violation."""
+    Raises Violation if the process has ended.
+    """
     noise = np.random.default_rng(0).integers(0, 256, (*MEASURED_HW, 3), dtype=np.uint8)
-    counted = model.measure(noise)
-    by_time = counted["seconds"] * counted["machine_flops"]
-    return Cost(
-        counted["flops"] or by_time,
-        bool(counted["flops"]),
-        model.weight_bytes,
-        int(counted["activation_bytes"]),
-        _decode_seconds(images[:: max(1, len(images) // DECODED)][:DECODED]),
-    )
+    try:
+        seconds = 10 * process.allowance.image_seconds
+        flops, weight_bytes, activation_bytes = process.ask("measure", noise, seconds=seconds)
+    except Violation as fault:
+        if not process.is_running:
+            raise
+        return {"card": GPU, "fits": "unknown", "fault": str(fault)}
+    decode_seconds = _decode_seconds(images[:: max(1, len(images) // DECODED)][:DECODED])
+    return project(flops, weight_bytes, activation_bytes, decode_seconds)
 
 
 def _decode_seconds(images: list[Path]) -> float:
@@ -63,26 +54,32 @@ def _decode_seconds(images: list[Path]) -> float:
     return median(taken[1:] or taken)
 
 
-def project(cost: Cost) -> dict[str, Any]:
+def project(
+    flops: float, weight_bytes: int, activation_bytes: int, decode_seconds: float
+) -> dict[str, Any]:
     """Project time and memory for 205,000 images on the challenge's GPU.
 
     `fits`: `yes` at half the GPU's rate; `perhaps` at its full rate only; else `no`.
+
+    Args:
+        flops: operations of one image, a multiply-add as two.
+        activation_bytes: peak in addition to the weights.
     """
-    decode_hours = cost.decode_seconds * CHALLENGE_IMAGES / 3600
-    model_hours = cost.flops / GPU_FLOPS * CHALLENGE_IMAGES / 3600
+    decode_hours = decode_seconds * CHALLENGE_IMAGES / 3600
+    model_hours = flops / GPU_FLOPS * CHALLENGE_IMAGES / 3600
     least, expected = decode_hours + model_hours, decode_hours + model_hours / EFFICIENCY
-    held = cost.weight_bytes + cost.activation_bytes + CONTEXT_BYTES
+    held = weight_bytes + activation_bytes + CONTEXT_BYTES
     fits = "yes" if expected <= LIMIT_HOURS else "perhaps" if least <= LIMIT_HOURS else "no"
     return {
         "card": GPU,
-        "gflop_per_image": cost.flops / 1e9,
-        "gflop_from": "operations counted" if cost.counted else "seconds on this machine",
+        "gflop_per_image": flops / 1e9,
+        "gflop_from": "operations counted",
         "hours": {"decode": decode_hours, "least": least, "expected": expected},
         "limit_hours": LIMIT_HOURS,
         "assumed_share_of_the_card": EFFICIENCY,
         "memory_gb": {
-            "weights": cost.weight_bytes / 1e9,
-            "activations": cost.activation_bytes / 1e9,
+            "weights": weight_bytes / 1e9,
+            "activations": activation_bytes / 1e9,
             "context, assumed": CONTEXT_BYTES / 1e9,
             "limit": GPU_BYTES / 1e9,
         },
@@ -104,13 +101,3 @@ def warning(budget: dict[str, Any]) -> str:
         f" {EFFICIENCY:.0%} of it, of {LIMIT_HOURS} h; {held:.1f} GB of {memory['limit']:.0f} GB:"
         f" fits: {budget['fits']}"
     )
-
-
-def measured(model: ModelProcess, images: list[Path]) -> dict[str, Any]:
-    """Return `project` of `measure`, or the fault if only the counting failed."""
-    try:
-        return project(measure(model, images))
-    except Violation as fault:
-        if not model.is_running:
-            raise
-        return {"card": GPU, "fits": "unknown", "fault": str(fault)}

@@ -1,16 +1,14 @@
-"""Embed all images: decode ahead, embed one by one or in batches of one size, cache at once.
+"""Embed all images: decode ahead, embed one by one or in batches of one size, save every ten minutes.
 
-The cache is a file next to the score file, from which an interrupted scoring resumes.
+Shape legend: B images of one size, H height, W width, N all images, D dimension of an embedding.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import random
 import time
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,10 +20,10 @@ import numpy as np
 from PIL import ExifTags, Image
 from tqdm import tqdm
 
-from scorer.contract import MAX_DIMENSION, compare, difference, embedding, embedding_of
+from scorer.contract import compare, difference, embedding, embedding_of
 from scorer.errors import UserError, Violation, one_line
 from scorer.manifest import Manifest
-from scorer.process import ModelProcess, SandboxedModel
+from scorer.process import ModelProcess, UnpackedModel
 from scorer.retrieval import nearest
 from scorer.shards import range_of
 
@@ -40,29 +38,26 @@ FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
 AGAIN = 64  # images that a fresh process embeds again at the end
 SHARED = 0.9  # share of equal neighbours, at least: rounding may swap near ties
 SECRET = random.SystemRandom()  # not predictable by a submission
-_MAGIC = b"scorer 1"
-_RECORD = np.dtype(
-    [
-        ("image", "V32"),
-        ("decode_seconds", "<f8"),
-        ("model_seconds", "<f8"),
-        ("rotated", "u1"),
-        ("count", "u1"),
-        ("numbers", "<f4", (MAX_DIMENSION,)),
-        ("crc", "<u4"),
-    ]
-)
+SAVE_SECONDS = 600
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """A decoded image, or why decoding failed."""
 
     image_path: str
     pixels_HW3: np.ndarray | None
-    rotated: bool  # has an EXIF orientation, which the host ignores
-    seconds: float
+    rotated: bool = False  # has an EXIF orientation, which the host ignores
+    seconds: float = 0.0
     fault: str = ""
+
+
+class Embedding(NamedTuple):
+    """The embedding of one image, and its time."""
+
+    emb_D: np.ndarray
+    decode_seconds: float
+    model_seconds: float
+    rotated: bool
 
 
 def decode(path: Path) -> tuple[np.ndarray, bool]:
@@ -91,7 +86,7 @@ def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
         try:
             pixels_HW3, rotated = decode(root / image_path)
         except Exception as error:  # see decode
-            return Decoded(image_path, None, False, 0.0, one_line(error))
+            return Decoded(image_path, None, fault=one_line(error))
         return Decoded(image_path, pixels_HW3, rotated, time.perf_counter() - began)
 
     waiting: deque[Future[Decoded]] = deque()
@@ -108,88 +103,76 @@ def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
                 future.cancel()
 
 
-class Kept(NamedTuple):
-    """The embedding of one image, and its time."""
+class Progress:
+    """The embeddings so far, in an .npz file from which an interrupted scoring resumes.
 
-    emb_D: np.ndarray
-    decode_seconds: float
-    model_seconds: float
-    rotated: bool
+    Args:
+        key: all else that embeddings depend on: submission, version of torch, device. Embeddings of
+            another key are dropped.
+
+    As a context it saves at the end, also where it is interrupted. If the submission breaks the contract,
+    it removes the file, except after `too_slow`.
+
+    Raises UserError if the file is none of this kind.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.key, self.saved = path, key, time.monotonic()
+        self.images: dict[str, Embedding] = {}  # by `image_key`
+        if not path.exists():
+            return
+        try:
+            with np.load(path) as file:
+                if str(file["key"]) == key:
+                    columns = (file["emb_ND"], *file["seconds_2N"].tolist(), file["rotated_N"])
+                    rows = map(Embedding, *columns)
+                    self.images = dict(zip(file["images_N"].tolist(), rows, strict=True))
+        except Exception as error:  # NumPy raises many types
+            raise UserError(
+                f"{path}: not written by score.py; move it ({one_line(error)})"
+            ) from error
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, Violation) and fault.verdict != "too_slow":
+            self.path.unlink(missing_ok=True)
+        else:
+            self.save()
+
+    def add(self, image: str, embedding: Embedding) -> None:
+        """Keep the embedding of one image; save all if the last time is SAVE_SECONDS ago."""
+        self.images[image] = embedding
+        if time.monotonic() - self.saved > SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, if there is an embedding, by a temporary one."""
+        if not self.images:
+            return
+        emb_ND, decode_N, model_N, rotated_N = zip(*self.images.values(), strict=True)
+        temporary = self.path.with_suffix(".tmp.npz")
+        np.savez(
+            temporary,
+            key=self.key,
+            images_N=list(self.images),
+            emb_ND=np.stack(emb_ND),
+            seconds_2N=[decode_N, model_N],
+            rotated_N=rotated_N,
+        )
+        os.replace(temporary, self.path)
+        self.saved = time.monotonic()
 
 
-def image_key(root: Path, image_path: str) -> bytes:
-    """Return 32 bytes that depend on an image's name, size and modification time, or its content."""
-    place = range_of(root / image_path)
-    if place:
+def image_key(root: Path, image_path: str) -> str:
+    """Return a digest of an image's name, size and modification time; in shards, of its content."""
+    if place := range_of(root / image_path):
         words = f"{image_path}\0{place.size}\0{place.content}"
     else:
         known = os.stat(root / image_path)
         words = f"{image_path}\0{known.st_size}\0{known.st_mtime_ns}"
-    return hashlib.sha256(words.encode()).digest()
-
-
-class EmbeddingCache:
-    """A file of records of fixed length, each with a CRC; reading stops at an incomplete one.
-
-    Args:
-        key: all else that embeddings depend on: submission, version of torch, device. A file with
-            another key is overwritten.
-
-    Raises:
-        UserError: another scoring writes to the file, or the file is not such a cache.
-    """
-
-    def __init__(self, path: Path, key: str) -> None:
-        self.path, head = path, _MAGIC + hashlib.sha256(key.encode()).digest()
-        self.file = path.open("a+b", buffering=0)
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.file.close()
-            raise UserError(f"{path}: another scoring writes to it; give another --out") from None
-        self.file.seek(0)
-        content = self.file.read()
-        if content and not content.startswith(_MAGIC):
-            self.file.close()
-            raise UserError(f"{path}: not written by score.py; move it, or give another --out")
-        if content[: len(head)] != head:
-            self.file.truncate(0)
-            self.file.write(head)
-        self.records: dict[bytes, Kept] = {}
-        whole = self._read(content[len(head) :]) if content[: len(head)] == head else 0
-        self.file.truncate(len(head) + whole * _RECORD.itemsize)
-
-    def _read(self, content: bytes) -> int:
-        """Read the records before the first damaged one; return their number."""
-        count = len(content) // _RECORD.itemsize
-        for row, record in enumerate(np.frombuffer(content, _RECORD, count)):
-            crc = zlib.crc32(record.tobytes()[:-4])
-            if crc != record["crc"] or not 1 <= record["count"] <= MAX_DIMENSION:
-                return row
-            self.records[record["image"].tobytes()] = Kept(
-                record["numbers"][: record["count"]].copy(),
-                float(record["decode_seconds"]),
-                float(record["model_seconds"]),
-                bool(record["rotated"]),
-            )
-        return count
-
-    def add(self, image: bytes, kept: Kept) -> None:
-        """Append the record of one image."""
-        record = np.zeros((), _RECORD)
-        record["image"] = np.void(image)
-        record["decode_seconds"], record["model_seconds"] = kept.decode_seconds, kept.model_seconds
-        record["rotated"], record["count"] = kept.rotated, len(kept.emb_D)
-        record["numbers"][: len(kept.emb_D)] = kept.emb_D
-        record["crc"] = zlib.crc32(record.tobytes()[:-4])
-        self.file.write(record.tobytes())
-        self.records[image] = kept
-
-    def close(self, remove: bool) -> None:
-        """Close the file; remove it, or keep it for the next scoring."""
-        if remove:
-            self.path.unlink(missing_ok=True)
-        self.file.close()
+    return hashlib.sha256(words.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -205,10 +188,10 @@ class Embedded:
 
 
 def embed_images(
-    sandboxed: SandboxedModel,
-    model: ModelProcess,
+    model: UnpackedModel,
+    process: ModelProcess,
     manifest: Manifest,
-    cache: EmbeddingCache,
+    progress: Progress,
     fast: bool = False,
 ) -> Embedded:
     """Embed every image of the manifest; rows in the order of `manifest.images()`.
@@ -217,8 +200,8 @@ def embed_images(
     process embeds some again in another order. Answers differ there if the model remembers anything.
 
     Args:
-        model: a process with the loaded model.
-        cache: cached images are not embedded again; new embeddings are cached at once.
+        process: with the loaded model.
+        progress: its images are not embedded again; new ones are added.
         fast: use batches of one size, after checking the first ones against single images.
 
     Raises:
@@ -228,66 +211,54 @@ def embed_images(
     """
     rows = manifest.images()
     keys = {image_path: image_key(manifest.root, image_path) for image_path in rows}
-    resumed = sum(key in cache.records for key in keys.values())
-    before, pass_ = model.state(), _Pass(model, fast)
-    _embed_missing(pass_, manifest, keys, cache)
-    everything = {image_path: cache.records[keys[image_path]] for image_path in rows}
-    expected = next(iter(everything.values())).emb_D.size
-    for image_path, (emb_D, *_) in everything.items():
-        if emb_D.size != expected:
-            message = f"{emb_D.size} numbers, {expected} for other images"
-            raise Violation(f"{image_path!r}: {message}", "dimension_varies")
-    if model.state() != before:
-        raise Violation("the model changed while it answered", "changes_itself")
-    model.end()  # frees memory for the next process
-    with sandboxed.process() as fresh:
-        fresh.load()
-        _check_again(fresh, manifest, everything, fast)
-    return Embedded(
-        np.stack([kept.emb_D for kept in everything.values()]),
-        sum(kept.decode_seconds for kept in everything.values()),
-        sum(kept.model_seconds for kept in everything.values()),
-        sum(kept.rotated for kept in everything.values()),
-        resumed,
-        pass_.difference if fast else None,
-    )
-
-
-def _embed_missing(
-    pass_: _Pass, manifest: Manifest, keys: dict[str, bytes], cache: EmbeddingCache
-) -> None:
-    rows, faults = manifest.images(), {}
-    todo = [image_path for image_path in rows if keys[image_path] not in cache.records]
+    todo = [image_path for image_path in rows if keys[image_path] not in progress.images]
     SECRET.shuffle(todo)
+    before, embedder, faults = process.ask("state"), _Embedder(process, fast), {}
     with tqdm(total=len(rows), initial=len(rows) - len(todo), desc="embed", unit="image") as bar:
-        for batch in _batches(decoded(manifest.root, todo), pass_.size):
+        for batch in _batches(decoded(manifest.root, todo), embedder.size):
             for image in batch:
                 if image.pixels_HW3 is None:
                     message = f"image {image.image_path!r} cannot be decoded ({image.fault})"
                     faults[image.image_path] = f"{rows[image.image_path]}: {message}"
             if not faults:  # otherwise only look for more bad files; there is no score
-                for image, kept in pass_.embed(batch):
-                    cache.add(keys[image.image_path], kept)
+                for image, embedding in zip(batch, embedder.embed(batch), strict=True):
+                    progress.add(keys[image.image_path], embedding)
             bar.update(len(batch))
     manifest.refuse([faults[image_path] for image_path in rows if image_path in faults])
+    after = process.ask("state")
+    process.end()  # frees memory for the next process
+    everything = [progress.images[keys[image_path]] for image_path in rows]
+    emb_ND = np.stack([one.emb_D for one in everything])
+    with model.process() as fresh:
+        fresh.ask("load")
+        _check_again(fresh, manifest, emb_ND, fast)
+    if after != before:
+        raise Violation("the model changed while it answered", "changes_itself")
+    return Embedded(
+        emb_ND,
+        sum(one.decode_seconds for one in everything),
+        sum(one.model_seconds for one in everything),
+        sum(bool(one.rotated) for one in everything),
+        len(rows) - len(todo),
+        embedder.difference if fast else None,
+    )
 
 
-class _Pass:
+class _Embedder:
     """Embed batches of one size; check the first of them image by image."""
 
-    def __init__(self, model: ModelProcess, fast: bool) -> None:
-        self.model, self.size = model, BATCH if fast else 1
+    def __init__(self, process: ModelProcess, fast: bool) -> None:
+        self.process, self.size = process, BATCH if fast else 1
         self.to_prove = PROVEN if fast else 0
         self.difference = 0.0
+        self.dimension = 0  # of the first embedding
 
-    def embed(self, batch: list[Decoded]) -> list[tuple[Decoded, Kept]]:
+    def embed(self, batch: list[Decoded]) -> list[Embedding]:
         """Embed a batch. Raises Violation naming the image; UserError if a batch answers differently."""
         first = batch[0].image_path
-        images_BHW3 = np.stack(
-            [image.pixels_HW3 for image in batch if image.pixels_HW3 is not None]
-        )
+        images_BHW3 = np.stack([one.pixels_HW3 for one in batch if one.pixels_HW3 is not None])
         try:
-            answers = self.model.embed(images_BHW3)
+            answers = self.process.embed(images_BHW3)
             embeddings = [embedding_of(answer) for answer in answers]
         except Violation as fault:
             if len(batch) > 1 and fault.verdict in ("", "wrong_dimension"):
@@ -295,19 +266,26 @@ class _Pass:
             raise Violation(f"{first!r}: {fault}", fault.verdict) from fault
         if len(batch) > 1 and self.to_prove:
             self.to_prove -= 1
-            for pixels_HW3, emb_D in zip(images_BHW3, embeddings, strict=True):
-                (alone,) = self.model.embed(pixels_HW3[None])
-                found = difference(embedding_of(alone), emb_D)
-                self.difference = max(self.difference, found)
-                if not found <= FAST_TOLERANCE[self.model.device.type]:
-                    raise UserError(
-                        f"--fast: an image alone and in a batch differ by {found:.3g} of the"
-                        " embedding's scale; score without it, one by one"
-                    )
+            self._prove(images_BHW3, embeddings)
+        for image, emb_D in zip(batch, embeddings, strict=True):
+            self.dimension = self.dimension or len(emb_D)
+            if len(emb_D) != self.dimension:
+                message = f"{len(emb_D)} numbers, {self.dimension} for other images"
+                raise Violation(f"{image.image_path!r}: {message}", "dimension_varies")
         return [
-            (image, Kept(emb_D, image.seconds, answer.seconds, image.rotated))
+            Embedding(emb_D, image.seconds, answer.seconds, image.rotated)
             for image, emb_D, answer in zip(batch, embeddings, answers, strict=True)
         ]
+
+    def _prove(self, images_BHW3: np.ndarray, embeddings: list[np.ndarray]) -> None:
+        for pixels_HW3, emb_D in zip(images_BHW3, embeddings, strict=True):
+            found = difference(embedding(self.process, pixels_HW3), emb_D)
+            self.difference = max(self.difference, found)
+            if not found <= FAST_TOLERANCE[self.process.device]:
+                raise UserError(
+                    f"--fast: an image alone and in a batch differ by {found:.3g} of the"
+                    " embedding's scale; score without it, one by one"
+                )
 
 
 def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
@@ -329,26 +307,23 @@ def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
     yield from waiting.values()
 
 
-def _check_again(
-    fresh: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
-) -> None:
+def _check_again(fresh: ModelProcess, manifest: Manifest, emb_ND: np.ndarray, fast: bool) -> None:
     """Embed a secret sample of images again, one by one. Raises Violation if an answer differs."""
-    image_paths, again = list(kept), []
-    rows = SECRET.sample(range(len(kept)), min(AGAIN, len(kept)))
-    for image_path in (image_paths[row] for row in rows):
-        pixels_HW3, _ = decode(manifest.root / image_path)
-        emb_D, first_D = embedding(fresh, pixels_HW3), kept[image_path].emb_D
-        again.append(emb_D)
-        if fast and difference(first_D, emb_D) <= FAST_TOLERANCE[fresh.device.type]:
-            continue
-        what = f"{image_path!r}: its answers among the other images and in a fresh process"
-        compare(first_D, emb_D, what, fresh, "depends_on_order")
+    image_paths = list(manifest.images())
+    own_R = np.array(SECRET.sample(range(len(emb_ND)), min(AGAIN, len(emb_ND))))
+    again_RD = np.empty((len(own_R), emb_ND.shape[1]), np.float32)
+    for i, row in enumerate(own_R):
+        pixels_HW3, _ = decode(manifest.root / image_paths[row])
+        again_D = embedding(fresh, pixels_HW3)
+        if not fast or not difference(emb_ND[row], again_D) <= FAST_TOLERANCE[fresh.device]:
+            what = (
+                f"{image_paths[row]!r}: its answers among the other images and in a fresh process"
+            )
+            compare(emb_ND[row], again_D, what, fresh.device, "depends_on_order")
+        again_RD[i] = again_D
     # With one large constant dimension, all informative differences could pass as rounding.
-    emb_ND, own_R = np.stack([k.emb_D for k in kept.values()]), np.array(rows)
-    found, found_again = (
-        nearest(emb_RD, emb_ND, own_R)[0] for emb_RD in (emb_ND[own_R], np.stack(again))
-    )
-    shared = np.mean([np.isin(a, b).mean() for a, b in zip(found, found_again, strict=True)])
+    found_RK, again_RK = (nearest(emb_RD, emb_ND, own_R)[0] for emb_RD in (emb_ND[own_R], again_RD))
+    shared = np.mean([np.isin(a, b).mean() for a, b in zip(found_RK, again_RK, strict=True)])
     if shared < SHARED:
         message = f"{1 - shared:.0%} of the neighbours of images differ in a fresh process"
         raise Violation(message, "depends_on_order")

@@ -18,14 +18,10 @@ class Violation(Exception):
         self.verdict = verdict
 
 
-def printable(text: str, most: int = 300) -> str:
-    """Remove terminal controls from untrusted text: escapes, line breaks, direction marks."""
-    return "".join(c for c in text if c.isprintable())[:most]
-
-
 def one_line(error: object) -> str:
-    """Return the line with the cause: PyTorch's first line, TorchScript's last."""
+    """Return the line with the cause: PyTorch's first, TorchScript's last; without control characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    return lines[-1 if "TorchScript interpreter" in lines[0] else 0][:200]
+    line = lines[-1 if "TorchScript interpreter" in lines[0] else 0]
+    return "".join(c for c in line if c.isprintable())[:200]

@@ -106,46 +106,47 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 
 def _faults(table: pd.DataFrame, root: Path) -> list[str]:
-    """Return the faults of all rows, in file order."""
-    faults = []
+    """Return the first fault of each row, in file order."""
+    faults: list[str] = []
     seen: set[tuple[str, str]] = set()
     for row in table.itertuples():
-        fault = _row_fault(row, root)
-        parts = ("query", "index") if row.role == "both" else (row.role,)
-        if not fault and any((row.image_path, part) in seen for part in parts):
+        roles = ("query", "index") if row.role == "both" else (row.role,)
+        fault = _row_fault(row) or _file_fault(root, row.image_path)
+        if not fault and any((row.image_path, role) in seen for role in roles):
             fault = f"image {row.image_path!r} has this role in an earlier row already"
-        seen.update((row.image_path, part) for part in parts)
+        seen.update((row.image_path, role) for role in roles)
         if fault:
             faults.append(f"{row.row}: {fault}")
     return faults
 
 
-def _row_fault(row: Any, root: Path) -> str | None:
+def _row_fault(row: Any) -> str:
     for column in ("image_path", "label", "domain"):
-        if not getattr(row, column).strip():
+        value = getattr(row, column)
+        if not value.strip():
             return f"{column} is empty"
-    for column in ("label", "domain"):
-        if CONTROL.search(value := getattr(row, column)):
+        if column != "image_path" and CONTROL.search(value):
             return f"{column} {value!r} holds a line break or another control character"
     if "" in (label.strip() for label in row.label.split("|")):
         return f"label {row.label!r} holds an empty label"
     if row.role not in ROLES:
         return f"role {row.role!r} is not one of {', '.join(ROLES)}"
-    image_path = PurePosixPath(row.image_path)
-    if image_path.is_absolute() or ".." in image_path.parts:
+    path = PurePosixPath(row.image_path)
+    if path.is_absolute() or ".." in path.parts:
         return f"image_path {row.image_path!r} leads out of the root"
-    if str(image_path) != row.image_path:  # otherwise one image could have two names
-        return f"image_path {row.image_path!r} must be written {str(image_path)!r}"
+    if str(path) != row.image_path:  # otherwise one image could have two names
+        return f"image_path {row.image_path!r} must be written {str(path)!r}"
+    return ""
+
+
+def _file_fault(root: Path, image_path: str) -> str:
     try:
-        if range_of(root / image_path):
-            return None
+        if range_of(root / image_path) or stat.S_ISREG(os.stat(root / image_path).st_mode):
+            return ""
     except UserError as error:
         return str(error)
-    try:
-        is_file = stat.S_ISREG(os.stat(root / image_path).st_mode)
     except FileNotFoundError:
-        link = os.path.islink(root / image_path)
-        return f"{'a link to nowhere' if link else 'no image'}: {row.image_path!r} under {root}"
+        return f"no image: {image_path!r} under {root}"
     except (OSError, ValueError) as error:  # no permission, a name that is too long, a NUL
-        return f"image_path {row.image_path!r} under {root}: {getattr(error, 'strerror', error)}"
-    return None if is_file else f"not a file: {row.image_path!r} under {root}"
+        return f"image_path {image_path!r} under {root}: {getattr(error, 'strerror', error)}"
+    return f"not a file: {image_path!r} under {root}"

@@ -1,4 +1,4 @@
-"""mMP@5, the challenge's metric, over exact nearest neighbours at the speed of a float32 search.
+"""mMP@5, the challenge's metric, over exact nearest neighbours.
 
 Shape legend: Q queries, N index images, D dimension of an embedding, K neighbours, C candidates, B a
 block of queries.
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import hashlib
 
-import faiss
 import numpy as np
 import pandas as pd
 
 K = 5
-# Extra float32 candidates beyond K and the query itself: rounding may swap near-duplicates.
-SPARE = 16
-# Relative to squared norms: far above float64 rounding, far below float32 resolution.
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # of a float64 product, relative to squared norms, with a large margin
 BLOCK_NUMBERS = 2**24
-BLOCK_QUERIES = 512
 PUBLIC_SHARE = 0.3
 METRICS = ["mmp_at_5", "r_at_1"]
 
@@ -28,9 +23,8 @@ def nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the K nearest index rows by Euclidean distance, excluding the query's own image.
 
-    The search is exact. faiss finds candidates in float32, float64 differences order them, and ties go
-    by index row. If rounding may have excluded a row from the candidates, the query is compared with
-    the whole index in float64.
+    The search is exact: a float64 product finds all rows that may be among the nearest, and distances by
+    differences order them. Ties go by index row.
 
     Args:
         own_Q: index row of the query's own image, -1 where it is not in the index.
@@ -39,64 +33,6 @@ def nearest(
         Index rows (int64) and distances (float64), both [Q, K]; if the index has fewer than K
         other images, the rest is -1 and infinite.
     """
-    rows_QK = np.full((len(query_QD), K), -1)
-    distances_QK = np.full((len(query_QD), K), np.inf)
-    rows_QC, beyond_Q = _candidates(query_QD, index_ND)
-    rows_QC[rows_QC == own_Q[:, None]] = -1
-    for start in range(0, len(query_QD), BLOCK_QUERIES):
-        part = slice(start, start + BLOCK_QUERIES)
-        rows_BK, distances_BK = _ordered(query_QD[part], index_ND, rows_QC[part])
-        rows_QK[part, : rows_BK.shape[1]] = rows_BK
-        distances_QK[part, : rows_BK.shape[1]] = distances_BK
-    # Not `>=`: NaN must stay open. If all rows are candidates, the bound is infinite.
-    open_Q = ~((distances_QK[:, -1] < beyond_Q) | (beyond_Q == np.inf))
-    where = np.flatnonzero(open_Q)
-    if len(where):
-        rows_QK[where], distances_QK[where] = _exhaustive(query_QD[where], index_ND, own_Q[where])
-    return rows_QK, distances_QK
-
-
-def _candidates(query_QD: np.ndarray, index_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 candidates [Q, C], and per query a lower bound of all other distances [Q].
-
-    With u = 2^-24, a squared distance by norms and a product, summed in any order, is off by at most
-    (D + 8) u (|q| + |x|)^2 (Higham, Accuracy and Stability of Numerical Algorithms, 3.1); rounding
-    the vectors to float32 adds 4 u (|q| + |x|)^2. Twice that is subtracted.
-    """
-    # Centre, to lose the least precision. Scale by a power of two, which is exact, so that squares
-    # neither overflow nor vanish.
-    centre_D = index_ND.mean(axis=0, dtype=np.float64).astype(np.float32)
-    query_QD, index_ND = np.float32(query_QD) - centre_D, np.float32(index_ND) - centre_D
-    largest = max(np.abs(query_QD).max(initial=0), index_ND.max(), -index_ND.min())
-    scale = np.exp2(np.frexp(largest)[1], dtype=np.float32)
-    query_QD /= scale
-    index_ND /= scale
-    index = faiss.IndexFlatL2(index_ND.shape[1])
-    index.add(index_ND)
-    squared_QC, rows_QC = index.search(query_QD, min(len(index_ND), K + 1 + SPARE))
-    if rows_QC.shape[1] == len(index_ND):
-        return rows_QC, np.full(len(query_QD), np.inf)
-    reach_Q = np.linalg.norm(query_QD.astype(np.float64), axis=1)
-    reach_Q += np.sqrt(np.einsum("nd,nd->n", index_ND, index_ND).max())
-    error_Q = 2 * (query_QD.shape[1] + 12) * 2.0**-24 * np.square(reach_Q)
-    return rows_QC, np.sqrt(np.maximum(squared_QC[:, -1] - error_Q, 0)) * scale
-
-
-def _ordered(
-    query_BD: np.ndarray, index_ND: np.ndarray, rows_BC: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the K nearest candidates by distance, then by row; candidates of -1 come last."""
-    difference_BCD = index_ND[rows_BC].astype(np.float64) - query_BD[:, None].astype(np.float64)
-    distances_BC = np.sqrt(np.square(difference_BCD).sum(axis=2))
-    distances_BC[rows_BC < 0] = np.inf
-    order_BK = np.lexsort((rows_BC, distances_BC))[:, :K]
-    return np.take_along_axis(rows_BC, order_BK, 1), np.take_along_axis(distances_BC, order_BK, 1)
-
-
-def _exhaustive(
-    query_QD: np.ndarray, index_ND: np.ndarray, own_Q: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute `nearest` by a float64 matrix product with all rows."""
     query_QD, index_ND = query_QD.astype(np.float64), index_ND.astype(np.float64)
     norms_N = np.square(index_ND).sum(axis=1)
     rows_QK = np.full((len(query_QD), K), -1)
@@ -113,10 +49,11 @@ def _exhaustive(
             # All rows that may be among the K nearest, including all ties with the last.
             last = min(K, len(score_N)) - 1
             bound = np.partition(score_N, last)[last] + slack_B[i - start]
-            rows = np.flatnonzero((score_N <= bound) & np.isfinite(score_N))
-            found, distances = _ordered(query_QD[i : i + 1], index_ND, rows[None])
-            rows_QK[i, : found.shape[1]] = found[0]
-            distances_QK[i, : found.shape[1]] = distances[0]
+            rows_C = np.flatnonzero((score_N <= bound) & np.isfinite(score_N))
+            distances_C = np.sqrt(np.square(index_ND[rows_C] - query_QD[i]).sum(axis=1))
+            order = np.lexsort((rows_C, distances_C))[:K]
+            rows_QK[i, : len(order)] = rows_C[order]
+            distances_QK[i, : len(order)] = distances_C[order]
     return rows_QK, distances_QK
 
 

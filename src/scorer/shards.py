@@ -18,8 +18,7 @@ import pandas as pd
 from scorer.errors import UserError
 
 PLACE = ["shard", "offset", "size", "content"]
-SUFFIX = ".parquet"
-URL = re.compile(r"(s3|gs|az):/+")  # a Path has cut one of the slashes
+URL = re.compile(r"^(s3|gs|az):/+")  # a Path has cut one of the slashes
 
 
 class Range(NamedTuple):
@@ -46,9 +45,9 @@ class Range(NamedTuple):
         return io.BytesIO(data)
 
 
-def with_slashes(path: str | Path) -> str:
+def with_slashes(path: Path) -> str:
     """Return a path, or a URL as it was before it became a Path."""
-    return URL.sub(r"\1://", str(path), count=1) if URL.match(str(path)) else str(path)
+    return URL.sub(r"\1://", str(path), count=1)
 
 
 def range_of(path: Path) -> Range | None:
@@ -56,13 +55,14 @@ def range_of(path: Path) -> Range | None:
 
     Raises UserError if the index has no such image, or cannot be read.
     """
-    before, found, image_path = with_slashes(path).partition(f"{SUFFIX}/")
-    if not found or not (URL.match(before) or os.path.isfile(before + SUFFIX)):
+    before, found, image_path = with_slashes(path).partition(".parquet/")
+    index = f"{before}.parquet"
+    if not found or not (URL.match(before) or os.path.isfile(index)):
         return None
-    index = _ranges(before + SUFFIX)
-    if image_path not in index:
-        raise UserError(f"{before}{SUFFIX}: has no image {image_path!r}")
-    return index[image_path]
+    ranges = _ranges(index)
+    if image_path not in ranges:
+        raise UserError(f"{index}: has no image {image_path!r}")
+    return ranges[image_path]
 
 
 @lru_cache
@@ -72,14 +72,10 @@ def _ranges(index: str) -> dict[str, Range]:
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{index}: cannot be read as an index of shards ({reason})") from error
-    for shard in table["shard"].unique():
-        if os.path.basename(shard) != shard:
+    folder, slash, _ = index.rpartition("/")
+    ranges = {}
+    for image_path, shard, *place in table.itertuples(index=False):
+        if "/" in shard:
             raise UserError(f"{index}: shard {shard!r} is not beside the index")
-    folder = index.rpartition("/")[0]
-    rows = zip(table["image_path"], *(table[name] for name in PLACE), strict=True)
-    return {
-        image_path: Range(
-            f"{folder}/{shard}" if folder else shard, int(offset), int(size), int(content)
-        )
-        for image_path, shard, offset, size, content in rows
-    }
+        ranges[image_path] = Range(folder + slash + shard, *map(int, place))
+    return ranges

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-import submit
+import export
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.export.answers import Answers, read_answers
@@ -103,8 +103,8 @@ def test_what_is_said_of_answers(folder: Path) -> None:
 def test_the_card_has_pictures_and_what_it_cannot_do(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))]
-    submit.main([*words, "--user", "me"])  # one command: card and upload folder
+    words = ["--kaggle", str(folder), "--manifest", str(folder.with_name("m.csv"))]
+    export.main([*words, "--user", "me"])  # one command: card and upload folder
     assert (folder / "kernel-metadata.json").is_file()
     names = {"domains.png", "answers.png", "mistakes.png"}
     assert {path.name for path in folder.glob("card/*.png")} == names
@@ -116,11 +116,11 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
         "The file"
     )
 
-    submit.main([*words, "--no-images"])
+    export.main([*words, "--no-images"])
     assert {path.name for path in folder.glob("card/*.png")} == {"domains.png"}
     assert "answers.png" not in (folder / "card.md").read_text()
     with pytest.raises(SystemExit):
-        submit.main(["--submission", str(folder), "--no-images"])
+        export.main(["--kaggle", str(folder), "--no-images"])
     assert "need --manifest" in capsys.readouterr().err
 
 
@@ -166,4 +166,4 @@ def test_an_image_that_is_gone_is_told(folder: Path) -> None:
     for name in FOUND:
         (folder.parent / f"{name}.png").unlink()
     with pytest.raises(UserError, match=r"\.png"):
-        submit.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])
+        export.main(["--kaggle", str(folder), "--manifest", str(folder.with_name("m.csv"))])

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-import submit
+import export
 from guie.base.errors import UserError
 from guie.base.files import write_json
 from guie.export.card import file_facts
@@ -46,7 +46,7 @@ def made(folder: Path, model: bytes, score: float = 0.5) -> Path:
 
 
 def call(folder: Path, *words: str) -> None:
-    submit.main(["--submission", str(folder), *words])
+    export.main(["--kaggle", str(folder), *words])
 
 
 def test_the_folder_is_ready_and_the_dry_run_says_so(

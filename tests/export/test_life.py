@@ -74,12 +74,20 @@ def test_a_program_answers_for_any_number_of_any_size(
     assert str(Path(export.__file__).parent).encode() not in (tmp_path / "model.pt2").read_bytes()
 
 
+class Taken(torch.nn.Module):
+    """An encoder that returns what the preprocessing made."""
+
+    def forward(self, prepared: torch.Tensor, shapes: torch.Tensor) -> torch.Tensor:
+        return prepared
+
+
 def test_a_model_that_chooses_by_size_is_refused(tmp_path: Path) -> None:
     class Choosing(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images.float().mean((2, 3)) * (2 if images.size(2) > images.size(3) else 1)
 
-    model = SimpleNamespace(scored=Choosing(), preprocess=SimpleNamespace(size_px=32), source="run")
+    scored = ExportModule(Choosing(), Taken())
+    model = SimpleNamespace(scored=scored, preprocess=SimpleNamespace(size_px=32), source="run")
     with pytest.raises(UserError, match="run: .*2000 x 1.*branches on the image size") as refused:
         formats.write_format("pt2", model, tmp_path)
     assert "\n" not in str(refused.value) and not list(tmp_path.iterdir())
@@ -137,7 +145,7 @@ def test_an_operator_without_a_translation_is_named(tmp_path: Path) -> None:
             colour = images.float().mean((2, 3))
             return torch.linalg.eigvals(colour[:, :, None] * colour[:, None]).real
 
-    program = exported_program(Eigen(), "run")
+    program = exported_program(ExportModule(Eigen(), Taken()), "run")
     with pytest.raises(UserError, match="no translation to ONNX: .*eig") as refused:
         formats.write_onnx(program, tmp_path / "model.onnx")
     assert "\n" not in str(refused.value) and not list(tmp_path.iterdir())

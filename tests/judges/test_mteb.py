@@ -19,10 +19,10 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, Sidecar, load_manifest
+from guie.evaluation.mteb import ManifestTask, RunEncoder
 from guie.models import open_model
 from guie.models.opening import composed
 from guie.rows.embedding import embed_files
-from judges import ManifestTask, RunEncoder
 from tiny_runs import tiny_run
 
 DEPTHS = (1, 3, 5, 10, 20, 100)  # of mteb's that fit

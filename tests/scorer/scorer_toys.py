@@ -45,62 +45,12 @@ def write_submission(path: Path, module: torch.nn.Module) -> Path:
     return write_zip(path, {"saved_model.pt": rewritten(torchscript_bytes(module), {})})
 
 
-class Crashes(torch.nn.Module):
-    """Divides integers by zero, which TorchScript leaves to the processor."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        rest = images.size(2) % (images.size(1) - 3)
-        return images.float().mean([2, 3]) + rest
-
-
 class Hangs(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         count = 0
         while images.size(1) == 3:
             count += 1
         return images.float().mean([2, 3]) + count
-
-
-class TakesAllMemory(torch.nn.Module):
-    """A gibibyte."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().mean([2, 3]) + torch.ones([1024, 1024, 256]).mean()
-
-
-class CountsCalls(torch.nn.Module):
-    """Answers as it should, for now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: int = 0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return images.float().mean([2, 3]) * (1.0 if self.calls < 1000000 else 0.0)
-
-
-class Reads(torch.nn.Module):
-    """Answers with a file's first four bytes."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.from_file(self.path, False, 4, dtype=torch.uint8).float()[None]
-
-
-class Writes(torch.nn.Module):
-    """Makes a file of its own, by a tensor that is mapped to it."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        mapped = torch.from_file(self.path, True, 3, dtype=torch.float32)
-        return images.float().mean([2, 3]) + mapped.fill_(0.0)
 
 
 def arguments(submission: Path, manifest: Path, out: Path) -> list[str]:

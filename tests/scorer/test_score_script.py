@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,7 +16,6 @@ from scorer_toys import arguments, write_submission
 
 import score
 from scorer import embedding
-from scorer.embedding import EmbeddingCache
 from scorer.errors import UserError
 from scorer.report import write_text
 
@@ -95,10 +94,9 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     assert result["peak_memory_mb"] > 50 and result["torch"] == torch.__version__
     assert (result["verdict"], result["runtime"]) == ("keeps_the_contract", "1.11")
     assert result["budget"]["fits"] == "yes" and result["budget"]["limit_hours"] == 9
-    assert set(result["limits"]) == {
-        *("network", "memory", "files", "threads", "reads", "writes", "time_per_image", "time")
-    }
-    assert not list(out.parent.glob("*.embeddings")) and not list(out.parent.glob(".score-*"))
+    assert set(result["limits"]) == {"memory", "time_per_image", "time"}
+    names = {path.name for path in out.parent.iterdir()}
+    assert names == {"score.json", "score.neighbours.csv"}
 
 
 def test_neighbours_explain_the_score(submission, manifest, tmp_path):
@@ -157,37 +155,38 @@ def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_a_stopped_scoring_resumes(how, submission, manifest, tmp_path, monkeypatch):
+    """Killed: from what it saved before. Interrupted: with all that it embedded."""
     out, again = tmp_path / "score.json", tmp_path / "again.json"
     score.main(arguments(submission, manifest, again))
-    embed, done = embedding._Pass.embed, []
+    embed, done, save = embedding._Embedder.embed, [], embedding.Progress.save
 
-    def killed(pass_, batch):
+    def stopped(embedder, batch):
         if len(done) == 7:
+            if how == "killed":  # nothing runs any more
+                monkeypatch.setattr(embedding.Progress, "save", lambda progress: None)
             raise KeyboardInterrupt
         done.append(batch)
-        return embed(pass_, batch)
+        return embed(embedder, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding._Pass, "embed", killed)
+        patch.setattr(embedding._Embedder, "embed", stopped)
+        patch.setattr(embedding, "SAVE_SECONDS", 0 if how == "killed" else 600)
         with pytest.raises(KeyboardInterrupt):
             score.main(arguments(submission, manifest, out))
-    with open(tmp_path / "score.embeddings", "ab") as file:
-        file.write(b"half a record")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left = tmp_path / f".score-{socket.gethostname()}-{gone.pid}-x"
-    left.mkdir()
+    monkeypatch.setattr(embedding.Progress, "save", save)
+    (tmp_path / ".score.saved_model.pt").write_bytes(b"the model that a killed scoring unpacked")
     changed = tmp_path / done[0][0].image_path
     os.utime(changed, ns=(0, 0))  # another image, for all that is known
     score.main(arguments(submission, manifest, out))
     one, other = (json.loads(path.read_text()) for path in (out, again))
     assert (one["images_resumed"], other["images_resumed"]) == (6, 0)
     assert one["domains"] == other["domains"]
-    names = {path.name for path in tmp_path.glob("*neighbours*")}
-    assert names == {"score.neighbours.csv", "again.neighbours.csv"}, "each its own"
-    assert not left.exists(), "the model that the killed scoring had unpacked"
-    assert not (tmp_path / "score.embeddings").exists()
+    tables = [pd.read_csv(tmp_path / f"{name}.neighbours.csv") for name in ("score", "again")]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    left = {path.name for path in tmp_path.glob("*score*")}
+    assert left == {"score.json", "score.neighbours.csv"}
 
 
 def of_one_size(manifest):
@@ -220,23 +219,23 @@ def test_fast_is_refused_where_batches_answer_otherwise(manifest, tmp_path, modu
         score.main([*arguments(path, manifest, tmp_path / "score.json"), "--fast"])
 
 
-def test_files_of_others_stay(submission, manifest, tmp_path):
-    kept = tmp_path / "score.embeddings"
-    kept.write_bytes(b"somebody's own")
-    folder = tmp_path / ".score-999999999-mine"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    (tmp_path / f".score-{10**30}-x").mkdir()
-    with pytest.raises(UserError, match="score.embeddings: not written by score.py; move it"):
+@pytest.mark.parametrize("content", [b"somebody's own", b""])
+def test_a_file_of_others_stays(content, submission, manifest, tmp_path):
+    (tmp_path / "score.embeddings.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"score.embeddings.npz: not written by score.py; move it"):
         score.main(arguments(submission, manifest, tmp_path / "score.json"))
-    assert kept.read_bytes() == b"somebody's own" and (folder / "notes.txt").is_file()
+    assert (tmp_path / "score.embeddings.npz").read_bytes() == content
 
 
-def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
-    cache = EmbeddingCache(tmp_path / "score.embeddings", "key")
-    with pytest.raises(UserError, match="another scoring writes to it"):
-        score.main(arguments(submission, manifest, tmp_path / "score.json"))
-    cache.close(remove=True)
+def test_embeddings_of_another_submission_are_dropped(tmp_path):
+    progress = embedding.Progress(tmp_path / "e.npz", "one")
+    progress.save()
+    assert not progress.path.exists()  # there was nothing to save
+    progress.add("image", embedding.Embedding(np.float32([1, 2]), 0.1, 0.2, True))
+    progress.save()
+    (found,) = embedding.Progress(progress.path, "one").images.values()
+    assert found.emb_D.tolist() == [1, 2] and found[1:] == (0.1, 0.2, True)
+    assert not embedding.Progress(progress.path, "other").images
 
 
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path):

@@ -1,12 +1,13 @@
 """The budget against sums by hand."""
 
+import numpy as np
 import pytest
 import timm
 import torch
 from scorer_toys import rewritten, torchscript_bytes
 
-from scorer.budget import Cost, measure, project, warning
-from scorer.process import Allowance, SandboxedModel
+from scorer.budget import MEASURED_HW, project, warning
+from scorer.process import Allowance, UnpackedModel
 
 
 def vit_flops(tokens: int, width: int, depth: int, patch_px: int) -> int:
@@ -20,8 +21,7 @@ VIT_H_BYTES = 4 * (32 * 12 * 1280**2)  # of its blocks, in fp32
 
 
 def budget(models: int, views: int, weight_bytes: int = VIT_H_BYTES) -> dict:
-    cost = Cost(models * views * VIT_H, True, models * weight_bytes, 10**9, 0.005)
-    return project(cost)
+    return project(models * views * VIT_H, models * weight_bytes, 10**9, 0.005)
 
 
 def test_vit_h_has_167_g_multiply_adds():
@@ -68,8 +68,9 @@ def test_a_model_is_counted_as_by_hand(tmp_path):
 
     path = tmp_path / "saved_model.pt"
     path.write_bytes(rewritten(torchscript_bytes(Scored()), {}))
-    with SandboxedModel(path, Allowance(threads=1)).process() as model:
-        model.load()
-        cost = measure(model, [])
-    assert cost.counted and cost.flops == vit_flops(17, 48, 3, 8)
-    assert cost.weight_bytes == pytest.approx(4 * 3 * 12 * 48**2, rel=0.2)
+    with UnpackedModel(path, Allowance(threads=1)).process() as process:
+        process.ask("load")
+        image = np.zeros((*MEASURED_HW, 3), np.uint8)
+        flops, weight_bytes, _ = process.ask("measure", image)
+    assert flops == vit_flops(17, 48, 3, 8)
+    assert weight_bytes == pytest.approx(4 * 3 * 12 * 48**2, rel=0.2)

@@ -2,20 +2,14 @@
 
 import io
 import resource
-import stat
-import tempfile
 import time
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
 from scorer_toys import (
-    CountsCalls,
-    Crashes,
     Hangs,
     MeanColour,
-    TakesAllMemory,
     rewritten,
     torchscript_bytes,
     write_submission,
@@ -44,68 +38,17 @@ CHECKS = [
 ]
 
 
-class ReturnsDict(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"embedding": images.float().mean([2, 3])}
+QUICK = Allowance(memory_bytes=2**29, threads=1, image_seconds=60)
+MEAN = "images.float().mean([2, 3])"
 
 
-class ReturnsPair(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> tuple[int, torch.Tensor]:
-        return 3, images.float().mean([2, 3])
-
-
-class ReturnsText(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> str:
-        return str(images.size(2))
-
-
-class ReturnsScalar(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().mean()
-
-
-class FixedSize(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.avg_pool2d(images.float(), [2, 2]).mean([2, 3])
-
-
-class NeedsContiguous(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.view(1, -1).float().mean(1, keepdim=True)
-
-
-class Integers(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.amax([2, 3])
-
-
-class BFloat(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().mean([2, 3]).to(torch.bfloat16)
-
-
-class TooLong(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().mean([1, 2, 3]).repeat(1, 65)
-
-
-class Unguarded(torch.nn.Module):
-    """Divides by a norm that a black image makes zero."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        mean = images.float().mean([2, 3])
-        return mean / mean.norm()
-
-
-class LongerForPortraits(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        count = 2 if images.size(2) > images.size(3) else 1
-        return images.float().mean([2, 3]).repeat(1, count)
-
-
-class Noisy(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().mean([2, 3]) + 0.01 * torch.rand(1, 3)
+def returning(expression: str) -> torch.jit.ScriptModule:
+    """A model whose answer is this expression of `images`, uint8 (1, 3, H, W)."""
+    module = type(
+        "Returning", (torch.jit.ScriptModule,), {}
+    )()  # a class each: a type has one forward
+    module.define(f"def forward(self, images):\n    return {expression}\n")
+    return module
 
 
 class NormalisedByTheFirst(torch.nn.Module):
@@ -135,53 +78,83 @@ class CountsSizeChanges(torch.nn.Module):
         return images.float().mean([2, 3]) + self.changes
 
 
-QUICK = Allowance(memory_bytes=2**29, threads=1, image_seconds=60)
+class CountsCalls(torch.nn.Module):
+    """Answers as it should, for now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: int = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return images.float().mean([2, 3]) * (1.0 if self.calls < 1000000 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "check", "detail", "verdict"),
+    [
+        (  # the first is the 1x1 image
+            "torch.nn.functional.avg_pool2d(images.float(), [2, 2]).mean([2, 3])",
+            *("original_size", "; also a 1x2000 image, a 2000x1 image;", "refuses_an_image"),
+        ),
+        *(
+            (x, "original_size", f"returned {found}; it must return a", "refuses_an_image")
+            for x, found in (
+                (f"{{'embedding': {MEAN}}}", "dict"),
+                (f"(3, {MEAN})", "tuple"),
+                ("str(images.size(2))", "str"),
+                ("images.float().mean()", "a tensor of shape ()"),
+            )
+        ),
+        (  # needs contiguous channels
+            "images.view(1, -1).float().mean(1, keepdim=True)",
+            *("original_size", "for a 1x2000 image: ", "refuses_an_image"),
+        ),
+        ("images.amax([2, 3])", "floating_point", "torch.uint8 for a 1x1 image", "wrong_type"),
+        (f"{MEAN}.to(torch.bfloat16)", "floating_point", "torch.bfloat16", "wrong_type"),
+        (f"{MEAN}.repeat(1, 22)", "dimension", "66 numbers for a 1x1 image", "wrong_dimension"),
+        (  # a black image makes the norm zero
+            f"{MEAN} / {MEAN}.norm()",
+            *("finite", "3 of 3 numbers are NaN or infinite for a black", "not_finite"),
+        ),
+        (  # longer for portraits
+            f"{MEAN}.repeat(1, 2 if images.size(2) > images.size(3) else 1)",
+            *("same_dimension", "3 for a 1x1 image, 6", "dimension_varies"),
+        ),
+        (
+            f"{MEAN} + 0.01 * torch.rand([1, 3])",
+            *("same_answer_twice", "two calls on one image differ by 0.00", "random"),
+        ),
+        (  # integers divided by zero, which TorchScript leaves to the processor
+            f"{MEAN} + images.size(2) % (images.size(1) - 3)",
+            *("original_size", "its process ended: SIGFPE", "crash"),
+        ),
+        (  # a gibibyte
+            f"{MEAN} + torch.ones([1024, 1024, 256]).mean()",
+            *("original_size", "allocate", "out_of_memory"),
+        ),
+    ],
+)
+def test_an_answer_that_breaks_the_contract_is_named(tmp_path, expression, check, detail, verdict):
+    path = write_submission(tmp_path / "s.zip", returning(expression))
+    expect_violation(path, check, detail, verdict)
 
 
 @pytest.mark.parametrize(
     ("module", "check", "detail", "verdict"),
     [
-        (  # the first is the 1x1 image
-            FixedSize(),
-            "original_size",
-            "; also a 1x2000 image, a 2000x1 image;",
-            "refuses_an_image",
-        ),
-        *(
-            (module, "original_size", f"returned {found}; it must return a", "refuses_an_image")
-            for module, found in (
-                (ReturnsDict(), "dict"),
-                (ReturnsPair(), "tuple"),
-                (ReturnsText(), "str"),
-                (ReturnsScalar(), "a tensor of shape ()"),
-            )
-        ),
-        (NeedsContiguous(), "original_size", "for a 1x2000 image: ", "refuses_an_image"),
-        (Integers(), "floating_point", "torch.uint8 for a 1x1 image", "wrong_type"),
-        (BFloat(), "floating_point", "torch.bfloat16", "wrong_type"),
-        (TooLong(), "dimension", "65 numbers for a 1x1 image", "wrong_dimension"),
-        (Unguarded(), "finite", "3 of 3 numbers are NaN or infinite for a black", "not_finite"),
-        (LongerForPortraits(), "same_dimension", "3 for a 1x1 image, 6", "dimension_varies"),
-        (Noisy(), "same_answer_twice", "two calls on one image differ by 0.00", "random"),
         (
             NormalisedByTheFirst(),
-            "independent_of_other_images",
-            "alone and after others differ",
-            "depends_on_order",
+            *("independent_of_other_images", "alone and after others differ", "depends_on_order"),
         ),
         (
             CountsSizeChanges(),
-            "independent_of_other_images",
-            "before and after another differ by 2",
-            "depends_on_order",
+            *("independent_of_other_images", "another differ by 2", "depends_on_order"),
         ),
         (CountsCalls(), "unchanged", "changed while it answered", "changes_itself"),
-        (Crashes(), "original_size", "its process went away: SIGFPE", "crash"),
-        (TakesAllMemory(), "original_size", "allocate", "out_of_memory"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
 )
-def test_a_model_that_breaks_the_contract_is_named(tmp_path, module, check, detail, verdict):
+def test_a_model_that_remembers_is_named(tmp_path, module, check, detail, verdict):
     expect_violation(write_submission(tmp_path / "s.zip", module), check, detail, verdict)
 
 
@@ -213,8 +186,8 @@ def expect_violation(path, check, detail, verdict, allowance=QUICK, torch="1.11"
 
 def checked(path, allowance=QUICK, torch="1.11") -> Checklist:
     checklist = Checklist()
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        verified_ = verified(path, checklist, Path(folder), allowance, torch)
+    unpacked = path.with_suffix(".pt")
+    verified_ = verified(path, checklist, unpacked, allowance, torch)
     assert (verified_ is None) == bool(checklist.failed)
     return checklist
 
@@ -224,7 +197,7 @@ def test_a_full_disk_is_no_fault_of_the_submission(submission, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            unpack_model(submission, tmp_path)
+            unpack_model(submission, tmp_path / "saved_model.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -236,13 +209,9 @@ def test_a_good_model_passes_every_check(submission, tmp_path):
 
 
 def test_all_that_is_broken_is_listed(tmp_path):
-    class Broken(torch.nn.Module):
-        """Too many integers, and none for a small image; a file of today's besides."""
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return images[:, :, 1:].amax([2, 3]).repeat(1, 22)
-
-    content = rewritten(torchscript_bytes(Broken()), {"version": b"10\n"})
+    """Too many integers, and none for a small image; a file of today's besides."""
+    broken = returning("images[:, :, 1:].amax([2, 3]).repeat(1, 22)")
+    content = rewritten(torchscript_bytes(broken), {"version": b"10\n"})
     checklist = checked(write_zip(tmp_path / "s.zip", {"saved_model.pt": content}))
     expected = ["format_version", "original_size", "floating_point", "dimension"]
     assert list(checklist.failed) == expected
@@ -260,26 +229,20 @@ def test_a_model_larger_than_its_memory_is_called_that(tmp_path):
 
 
 def test_a_process_that_cannot_start_is_no_fault_of_the_model(submission, monkeypatch):
-    def ask(*_, **__):
+    def fails(*_):
         raise Violation("MemoryError", "out_of_memory")
 
-    monkeypatch.setattr(ModelProcess, "ask", ask)
-    with pytest.raises(UserError, match=r"cannot start a process .*; raise --memory-gb"):
+    monkeypatch.setattr(ModelProcess, "_receive", fails)
+    with pytest.raises(UserError, match=r"cannot start a process .*; free memory"):
         checked(submission, QUICK)
 
 
-def archive_of(*members: str | zipfile.ZipInfo, content: bytes = b"x") -> bytes:
+def archive_of(*members: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for member in members:
-            archive.writestr(member, content)
+            archive.writestr(member, b"x")
     return buffer.getvalue()
-
-
-def link() -> zipfile.ZipInfo:
-    member = zipfile.ZipInfo("saved_model.pt")
-    member.create_system, member.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-    return member
 
 
 @pytest.mark.parametrize(
@@ -292,13 +255,9 @@ def link() -> zipfile.ZipInfo:
         (archive_of("/saved_model.pt"), "1 members: '/saved_model.pt'"),
         (archive_of("saved_model.pt", "notes.txt"), "2 members: 'saved_model.pt', 'notes.txt';"),
         (archive_of(*"123456"), "6 members: '1', '2', '3', '4', '5', ...;"),
-        (archive_of(link()), "saved_model.pt is a link"),
-        # A zip bomb, and a list of members of megabytes; neither is unpacked.
-        (archive_of("saved_model.pt", content=bytes(10**6)), "to 1,000,000, a ratio above 100"),
-        (archive_of(*(f"{i:02000}" for i in range(2_200))), "a list of members of 4,"),
         (b"not a zip", "not a readable zip archive"),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 def test_an_archive_of_another_kind_is_refused(tmp_path, content, detail):
     (tmp_path / "s.zip").write_bytes(content)

@@ -28,12 +28,12 @@ from compact import compact
 from runtime import compiled, fetched, runtime_embeddings
 from torch import Tensor, nn
 
-import guie.export
 from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes
 from guie.export.torchscript import downgrade, package
 from guie.models.opening import ExportModule
+from scorer.runtime import OPERATORS
 
 TOLERANCE = 1e-5
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("submissions", type=Path, nargs="*", help="submission.zip")
     args = parser.parse_args()
     loader = compiled(fetched(args.cache.expanduser()))
-    ours = (Path(guie.export.__file__).parent / "operators_1_11.txt").read_text()
+    ours = OPERATORS.read_text()
     schemas = subprocess.run([loader, "--operators"], capture_output=True, text=True, check=True)
     failed = compact(schemas.stdout.splitlines()) != ours
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")

@@ -1,6 +1,6 @@
 """Operator schemas as PyTorch prints them -> the compact list that exporter and scorer read.
 
-    load --operators | python tests/torch111/compact.py > src/scorer/isolated/operators_1_11.txt
+    load --operators | python tests/torch111/compact.py > src/scorer/operators_1_11.txt
 
 Kept: aten and prim operators, each overload with its arguments' types and names and whether they
 have a default. Left out: what an exported encoder cannot call (out= and backward overloads, the

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import sys
 import tempfile
-import weakref
+import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,11 @@ from guie.models.layers import capture_outputs
 from guie.models.opening import LoadedModel, open_model, trained_precision, with_layers
 from guie.models.pretrained import sha256_of
 from guie.rows.embedding import embed_files, recipe
+from scorer.archive import MODEL_NAME, unpack_model
+from scorer.contract import embedding_of
+from scorer.errors import one_line
+from scorer.process import Answer
+from scorer.runtime import refuse_file_access
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ class EmbeddingModel:
 
 
 class Submission(nn.Module):
-    """A submission's model that embeds raw images, one at a time.
+    """A submission's model that embeds raw images, one at a time, as the challenge's scorer does.
 
-    It is untrusted code, so it runs in the scorer's sandbox: a separate process that reads only
-    itself and libraries, writes nothing and has no network, where the system enforces that. The
-    process ends with this object.
+    Open trusted files only: its code runs in this process. Code that names an operator which reads or
+    writes files is refused.
 
-    Attributes: `open_limits`, which of reads, writes and network this system does not limit.
+    Args:
+        folder: where the file is unpacked until it is loaded.
 
     Raises UserError if the file is not a submission, or the model fails on an image or varies its
     dimension.
@@ -64,48 +67,44 @@ class Submission(nn.Module):
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
         super().__init__()
-        # Imported here, because the package is also usable without the scorer.
-        from scorer import contract, errors
-        from scorer.archive import unpack_model
-        from scorer.process import Allowance, SandboxedModel
-
         refuse_special(path)
-        self.path, self.embedding = path, contract.embedding
-        self.faults = (errors.Violation, errors.UserError)
+        self.path, self.device = path, device
         folder.mkdir(parents=True, exist_ok=True)
-        running = ExitStack()
-        weakref.finalize(self, running.close)
-        temporary = running.enter_context(tempfile.TemporaryDirectory(prefix=".embed-", dir=folder))
-        with self._refusals():
-            unpacked = unpack_model(path, Path(temporary))
-            allowance = Allowance(device=str(device), total_seconds=math.inf)
-            sandboxed = SandboxedModel(unpacked, allowance)
-            self.process = running.enter_context(sandboxed.process())
-            self.process.inspect("file_access")
-            self.process.load()
-            unpacked.unlink()  # gigabytes that a killed process would leave behind
-            self.dim = len(self.embedding(self.process, np.zeros((8, 8, 3), np.uint8)))
-        limits = ("reads", "writes", "network")
-        self.open_limits = [one for one in limits if not self.process.limits[one]["held"]]
+        with tempfile.TemporaryDirectory(prefix=".embed-", dir=folder) as temporary:
+            unpacked = Path(temporary, MODEL_NAME)
+            with self._refusals(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*torch.jit.*")  # it is deprecated
+                unpack_model(path, unpacked)
+                refuse_file_access(unpacked)
+                self.module = torch.jit.load(str(unpacked), map_location=device).eval()
+        self.dim = self._embedding(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).numel()
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map (1, 3, H, W) uint8 to (1, D). The model reads the image's shape itself."""
-        pixels_HW3 = images_BCHW[0].permute(1, 2, 0).cpu().contiguous().numpy()
-        with self._refusals():
-            embedding_D = self.embedding(self.process, pixels_HW3)
+        embedding_D = self._embedding(images_BCHW)
         if len(embedding_D) != self.dim:
             raise UserError(
                 f"{self.path}: {len(embedding_D)} dimensions for one image, and {self.dim} for another; a"
                 " submission must return as many for every image"
             )
-        return torch.tensor(embedding_D)[None]
+        return embedding_D[None]
+
+    def _embedding(self, image_1CHW: Tensor) -> Tensor:
+        """Return the first row of the output in fp32, (D), on the CPU."""
+        # In the memory layout of the challenge's scorer, and without a precision of ours
+        image_1CHW = image_1CHW.to(self.device).contiguous(memory_format=torch.channels_last)
+        with self._refusals(), torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            row_D = torch.flatten(self.module(image_1CHW)[0]).cpu()
+            numbers_D = row_D.float().numpy()
+            embedding_of(Answer(str(row_D.dtype), len(row_D), numbers_D, 0.0))  # raises Violation
+        return row_D.float()
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
         try:
             yield
-        except self.faults as fault:
-            raise UserError(f"{self.path}: {fault}") from None
+        except Exception as error:  # PyTorch raises many types
+            raise UserError(f"{self.path}: {one_line(error)}") from error
 
 
 def embedding_precision(word: str, asked: str | None) -> str | None:
@@ -142,9 +141,6 @@ def load_embedding_model(
         if layers:
             raise UserError("--layers: a submission returns only its embedding; give the run")
         submission = Submission(Path(word), accelerator.device, folder).eval()
-        if unheld := ", ".join(submission.open_limits):
-            message = f"{word}: limits that this system does not enforce: {unheld}"
-            accelerator.print(message, file=sys.stderr)
         made_of = {"submission_sha256": sha256_of(Path(word))}
         # Raw images differ in size, so there is no preprocessing here and batches have one image.
         return EmbeddingModel(submission, nn.Identity(), made_of, batch_size=1)

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.files import read_json, replacing
-from guie.data.manifest import Manifest
-from guie.export.card import cell, table
+from guie.base.files import read_json, replacing, write_text
+from guie.data.manifest import Manifest, load_manifest
+from guie.export.card import cell, model_card, table
 from guie.report.figures import domain_bars, gallery
 
 LEAST_QUERIES = 3  # smallest class in the table of classes
@@ -170,6 +170,22 @@ def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
         else:
             (folder / name).unlink(missing_ok=True)
     return list(figures)
+
+
+def describe_answers(
+    folder: Path, manifest: Path, split: str, root: Path | None, images: bool
+) -> None:
+    """Rewrite card.md with the search results, and draw its figures. Raises UserError without results.
+
+    Args:
+        images: show images of the data set, which may not be allowed to be published.
+    """
+    rows = load_manifest(manifest, root)
+    answers = read_answers(folder, rows, split)
+    pictures = draw(answers, folder, rows.root if images else None)
+    facts = read_json(folder / "export.json", "export.py writes it")
+    write_text(folder / "card.md", model_card(facts, sections(answers, pictures)))
+    print(f"wrote {folder / 'card.md'}, with {', '.join(pictures)}")
 
 
 def sections(answers: Answers, pictures: list[str]) -> dict[str, str]:

@@ -47,7 +47,9 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),
-        "composition": composition_of(model),
+        "composition": _composition(model.part.model_dump(exclude_defaults=True))
+        if isinstance(model.part, CompositionConfig)
+        else None,
         "models": [member.model_dump() for member in leaves(model.self_contained())],
         "record": record,
         "weights": weights,
@@ -56,16 +58,9 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
     }
 
 
-def composition_of(model: LoadedModel) -> dict[str, Any] | None:
-    """Return the ensemble by the keys of `CompositionConfig`; None for a single model."""
-    if not isinstance(model.part, CompositionConfig):
-        return None
-    return _without_models(model.part.model_dump(exclude_defaults=True))
-
-
-def _without_models(part: dict[str, Any]) -> dict[str, Any]:
+def _composition(part: dict[str, Any]) -> dict[str, Any]:
     """Replace member models by their source (details are in `models`); nested ensembles stay."""
-    members = [_without_models(m) if "members" in m else m["source"] for m in part["members"]]
+    members = [_composition(m) if "members" in m else m["source"] for m in part["members"]]
     return part | {"members": members}
 
 
@@ -277,30 +272,25 @@ def _validation(best: dict[str, Any] | None) -> str:
 def _file(facts: dict[str, Any]) -> str:
     made, file = facts["torchscript"], facts["file"]
     portable = "every operator is in PyTorch 1.11, with the arguments given"
+    rounding = []
+    if "rounding" in made:
+        change = f"change the embedding by {made['rounding']:.1e} at most"
+        rounding.append(("Matrices in fp16", change))
     return table(
         ("Submission", f"`submission.zip` with `saved_model.pt`, {file['bytes']:,} bytes"),
         ("SHA-256", f"`{file['sha256']}`"),
         ("Runtime", f"PyTorch {made['runtime']}; written by {made['written_by']}"),
         ("Format version", made["format"]),
         ("Operators", portable if made["runtime"] == "1.11" else "not checked"),
-        *_rounding(made),
+        *rounding,
     )
 
 
-def _rounding(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the row on the effect of fp16 weights; nothing for fp32."""
-    if "rounding" not in made:
-        return []
-    return [("Matrices in fp16", f"change the embedding by {made['rounding']:.1e} at most")]
-
-
-def _size(row: dict[str, Any]) -> str:
-    several = f", {row['images']} images at once" if row.get("images", 1) > 1 else ""
-    return f"{row['height']} x {row['width']}{several}"
-
-
 def _parity(made: dict[str, Any]) -> str:
-    rows = [(_size(row), f"{row['difference']:.1e}") for row in made["parity"]]
+    rows = []
+    for row in made["parity"]:
+        several = f", {row['images']} images at once" if row.get("images", 1) > 1 else ""
+        rows.append((f"{row['height']} x {row['width']}{several}", f"{row['difference']:.1e}"))
     sizes = table(*rows, header=("Height x width", "Difference"))
     return (
         "Largest absolute difference of the embeddings, on images that are half noise and half slow waves."

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -23,6 +21,7 @@ from guie.data.preprocess import Preprocess, _half
 from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models.opening import ExportModule, LoadedModel
+from scorer.errors import one_line
 
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
 Side = Any
@@ -45,80 +44,91 @@ def exported_program(model: ExportModule, source: str) -> ExportedProgram:
         dim: Dim(name, max=MOST) for dim, name in {0: "batch", 2: "height", 3: "width"}.items()
     }
     try:
-        with symbolic_sizes(), torch.no_grad():
-            return torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
+        with torch.no_grad():
+            symbolic = SymbolicExport(model).eval()
+            return torch.export.export(symbolic, (images,), dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # torch raises many types, with many lines
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{source}: torch.export cannot export this model for images of any size: {reason};"
+            f"{source}: torch.export cannot export this model for images of any size: {one_line(error)};"
             " use --format torchscript, which supports branches on the size"
         ) from error
 
 
-@contextmanager
-def symbolic_sizes() -> Iterator[None]:
-    """Compute the preprocessing and the image shapes without branches on the size, while active."""
-    with ExitStack() as stack:
-        for name in ("resized", "padded", "_resize", "_crop"):
-            stack.enter_context(patch.object(Preprocess, name, globals()[f"_{name.strip('_')}"]))
-        stack.enter_context(patch("guie.models.opening.image_shapes", _image_shapes))
-        yield
+class SymbolicExport(ExportModule):
+    """The same module, which computes preprocessing and shapes without branches on the image size."""
+
+    def __init__(self, model: ExportModule):
+        super().__init__(_symbolic(model.preprocess), model.embedder)
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = (_scalar(images.size(dim)).float() for dim in (2, 3))
+        shape_3 = torch.stack([height / width, height / 224.0, width / 224.0])
+        return self.embedder(self.preprocess(images), shape_3.expand(images.size(0), 3))
 
 
-def _resized(self: Preprocess, images: Tensor) -> Tensor:
-    height: Side = images.size(2)
-    width: Side = images.size(3)
-    if self.fit == "crop":
-        return self._crop(images)
-    if self.fit == "squash":
-        return self._resize(images, self.size_px, self.size_px)
-    size, longer = self.size_px, torch.sym_max(height, width)
-    height = torch.sym_max(2, (2 * size * height + longer) // (2 * longer))
-    width = torch.sym_max(2, (2 * size * width + longer) // (2 * longer))
-    return self._resize(images, height, width)
+def _symbolic(preprocess: Any) -> Any:
+    """Return a copy in which every `Preprocess` is symbolic."""
+    if isinstance(preprocess, Preprocess):
+        return SymbolicPreprocess(preprocess)
+    copied = copy.deepcopy(preprocess)
+    for name, child in copied.named_children():
+        setattr(copied, name, _symbolic(child))
+    return copied
 
 
-def _padded(self: Preprocess, images: Tensor) -> Tensor:
-    """Fill each pixel of the square from the image, or with the padding colour outside it."""
-    if self.fit != "pad":
+class SymbolicPreprocess(Preprocess):
+    """Preprocessing in which height and width may be symbols of torch.export."""
+
+    def __init__(self, preprocess: Preprocess):
+        super().__init__(**preprocess.recipe())
+        self.mean, self.std = preprocess.mean, preprocess.std  # to the bit
+
+    def resized(self, images: Tensor) -> Tensor:
+        height: Side = images.size(2)
+        width: Side = images.size(3)
+        if self.fit == "crop":
+            return self._crop(images)
+        if self.fit == "squash":
+            return self._resize(images, self.size_px, self.size_px)
+        size, longer = self.size_px, torch.sym_max(height, width)
+        height = torch.sym_max(2, (2 * size * height + longer) // (2 * longer))
+        width = torch.sym_max(2, (2 * size * width + longer) // (2 * longer))
+        return self._resize(images, height, width)
+
+    def padded(self, images: Tensor) -> Tensor:
+        """Fill each pixel of the square from the image, or with the padding colour outside it."""
+        if self.fit != "pad":
+            return images
+        size = self.size_px
+        for dim in (2, 3):
+            length = images.size(dim)
+            place = torch.arange(size, device=images.device) - (size - length) // 2
+            inside = (place >= 0) & (place < length)
+            last = _scalar(length) - 1
+            images = images.index_select(dim, torch.minimum(place.clamp(min=0), last))
+            shape = [1, 1, 1, 1]
+            shape[dim] = size
+            images = torch.where(inside.view(shape), images, self.pad_level)
         return images
-    size = self.size_px
-    for dim in (2, 3):
-        length = images.size(dim)
-        place = torch.arange(size, device=images.device) - (size - length) // 2
-        inside = (place >= 0) & (place < length)
-        images = images.index_select(dim, torch.minimum(place.clamp(min=0), _scalar(length) - 1))
-        shape = [1, 1, 1, 1]
-        shape[dim] = size
-        images = torch.where(inside.view(shape), images, self.pad_level)
-    return images
 
+    def _resize(self, images: Tensor, height: Side, width: Side) -> Tensor:
+        return self.upsampled(images.float(), height, width).clamp(0.0, 255.0)
 
-def _resize(self: Preprocess, images: Tensor, height: Side, width: Side) -> Tensor:
-    return self.upsampled(images.float(), height, width).clamp(0.0, 255.0)
-
-
-def _crop(self: Preprocess, images: Tensor) -> Tensor:
-    size, shorter = self.size_px, torch.sym_min(images.size(2), images.size(3))
-    for dim in (2, 3):
-        length: Side = torch.sym_min(4 * shorter + images.size(dim) % 2, images.size(dim))
-        images = _central(images, dim, length)
-    height: Side = size * images.size(2) // shorter
-    width: Side = size * images.size(3) // shorter
-    resized = self._resize(images, height, width)
-    return _central(_central(resized, 2, size), 3, size)
+    def _crop(self, images: Tensor) -> Tensor:
+        size, shorter = self.size_px, torch.sym_min(images.size(2), images.size(3))
+        for dim in (2, 3):
+            length: Side = torch.sym_min(4 * shorter + images.size(dim) % 2, images.size(dim))
+            images = _central(images, dim, length)
+        height: Side = size * images.size(2) // shorter
+        width: Side = size * images.size(3) // shorter
+        resized = self._resize(images, height, width)
+        return _central(_central(resized, 2, size), 3, size)
 
 
 def _central(images: Tensor, dim: int, length: Side) -> Tensor:
     """Return `length` rows (dim 2) or columns (dim 3) from the middle."""
     first = _half(images.size(dim) - length)
     return images.index_select(dim, torch.arange(length) + _scalar(first))
-
-
-def _image_shapes(images_BCHW: Tensor) -> Tensor:
-    height, width = (_scalar(images_BCHW.size(dim)).float() for dim in (2, 3))
-    shape_3 = torch.stack([height / width, height / 224.0, width / 224.0])
-    return shape_3.expand(images_BCHW.size(0), 3)
 
 
 def _scalar(size: Side) -> Tensor:
@@ -156,8 +166,10 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     Raises UserError if a package is missing or an operator has no ONNX translation.
     """
     check_installed()
+    logging.disable(logging.WARNING)  # the exporter's notes on constants that it did not fold
     try:
-        with _quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             exported = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -167,11 +179,18 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # torch wraps it in its own reports
+            cause = cause.__cause__
         raise UserError(
-            f"{path}: this model has no translation to ONNX: {_reason(error)}; use another --format"
+            f"{path}: this model has no translation to ONNX: {one_line(cause)}; use another --format"
         ) from error
+    finally:
+        logging.disable(logging.NOTSET)
     assert exported is not None
-    _without_origins(exported.model)
+    for node in exported.model.graph.all_nodes():  # its source location has paths of this machine
+        node.metadata_props.clear()
+        node.doc_string = None
     exported.save(path)
 
 
@@ -190,32 +209,6 @@ def open_onnx(path: Path, threads: int = 0) -> Answer:
         return torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
 
     return answer
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of the original error, which torch may wrap in its own reports."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _without_origins(model: Any) -> None:
-    """Remove the source location of each node: it has file paths of this machine."""
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's notes on constants that it did not fold."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 SEVERAL = 3  # images at once, in the last comparison
@@ -310,7 +303,22 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         else:
             write_program(program, written)
             answer, by = open_program(written), {"PyTorch": torch.__version__}
-        rows = _compared(model, answer, target)
+
+        def answering(images: Tensor) -> Tensor:
+            try:
+                return answer(images)
+            except Exception as error:  # raised by torch's guards or by onnxruntime
+                raise UserError(
+                    f"{model.source}: {target.name} fails on an image of {images.size(2)} x"
+                    f" {images.size(3)}, as the model branches on the image size: use --format"
+                    " torchscript, which supports that"
+                ) from error
+
+        sizes = odd_sizes(model.preprocess.size_px)
+        rows: list[dict[str, Any]] = differences(model.scored, answering, sizes)
+        several = differences(model.scored, answering, sizes[5:6], SEVERAL)
+        rows += [row | {"images": SEVERAL} for row in several]
+        refuse_differences(rows, target.tolerance, model.source, target.name)
         data = folder / f"{target.name}.data"
         data.unlink(missing_ok=True)
         # The .data file before the file that references it
@@ -325,24 +333,3 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         "note": target.note,
         "data": {"name": data.name, **file_facts(data)} if data.exists() else None,
     }
-
-
-def _compared(model: LoadedModel, answer: Answer, target: FileFormat) -> list[dict[str, Any]]:
-    """Return the differences by image size. Raises UserError if one exceeds the tolerance."""
-
-    def answering(images: Tensor) -> Tensor:
-        try:
-            return answer(images)
-        except Exception as error:  # raised by torch's guards or by onnxruntime
-            raise UserError(
-                f"{model.source}: {target.name} fails on an image of {images.size(2)} x"
-                f" {images.size(3)}, as the model branches on the image size: use --format"
-                " torchscript, which supports that"
-            ) from error
-
-    sizes = odd_sizes(model.preprocess.size_px)
-    rows: list[dict[str, Any]] = differences(model.scored, answering, sizes)
-    several = differences(model.scored, answering, sizes[5:6], SEVERAL)
-    rows += [row | {"images": SEVERAL} for row in several]
-    refuse_differences(rows, target.tolerance, model.source, target.name)
-    return rows

@@ -30,6 +30,7 @@ from guie.models.embedder import Embedder
 from guie.models.head import Head, L2Norm
 from guie.models.opening import LoadedModel
 from guie.models.weights import save_weights
+from scorer.errors import one_line
 
 Map = tuple[Tensor, Tensor | None]  # weight (D, F) and bias (D)
 
@@ -110,7 +111,7 @@ def check_repository(repository: str) -> None:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise UserError(f"--push {repository}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"--push {repository}: {one_line(error)}") from None
     if repository.count("/") != 1:
         raise UserError(f"--push {repository}: must be OWNER/NAME")
 
@@ -135,9 +136,8 @@ def push(folder: Path, repository: str, private: bool = True) -> str:
             repo_id=repository, folder_path=folder, allow_patterns=names, commit_message="Add model"
         )
     except Exception as error:  # network, hub, or missing login
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"--push {repository}: the upload failed: {reason}; check that you ran `hf auth login`"
+            f"--push {repository}: the upload failed: {one_line(error)}; check that you ran `hf auth login`"
         ) from error
     return str(done)
 
@@ -176,16 +176,6 @@ def readme(
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     head = _METADATA.format(library=library)
     return f"{head}\n# {name}: one {facts['dimension']}-D embedding for every domain\n\n{body}\n"
-
-
-def is_card(path: Path) -> bool:
-    """Return whether the file has the title that `readme` writes."""
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return (
-        re.search(r"^# .*: one \d+-D embedding for every domain$", text, re.MULTILINE) is not None
-    )
 
 
 def _use(hub: HubLayout, recipe: HeadRecipe, image: dict[str, Any], library: str, name: str) -> str:
@@ -259,7 +249,11 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
 def _refuse_strange(folder: Path, names: Iterable[str]) -> None:
     """Raise UserError if the folder has such files, but no README.md of an earlier export."""
     there = [name for name in names if (folder / name).exists()]
-    if there and not is_card(folder / CARD):
+    if not there:
+        return
+    card = folder / CARD
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    if not re.search(r"^# .*: one \d+-D embedding for every domain$", text, re.MULTILINE):
         raise UserError(
             f"{folder}: contains {there[0]}, which export.py did not write; choose another folder"
         )
@@ -303,9 +297,8 @@ def _difference(backbone: Backbone, folder: Path, source: str) -> float:
         try:
             theirs_BF = backbone.open_hub(folder)(images_BCHW)
         except Exception as error:  # the libraries raise many types
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{source}: {library} cannot load the exported folder: {reason}"
+                f"{source}: {library} cannot load the exported folder: {one_line(error)}"
             ) from error
     if ours_BF.shape != theirs_BF.shape:
         raise UserError(

@@ -6,15 +6,15 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError, why_unreadable
-from guie.base.files import quoted, read_json, write_json, write_text
+from guie.base.files import quoted, read_json, replacing, write_json, write_text
 from guie.data.manifest.reading import read_csv_rows
 from guie.export.card import file_facts
+from guie.report.figures import local_against_leaderboard
 
 COMPETITION = "google-universal-image-embedding"
 DATASET, KERNEL, NOTEBOOK = "dataset-metadata.json", "kernel-metadata.json", "submit.ipynb"
@@ -77,60 +77,54 @@ def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
         "kernel_sources": [],
     }
     standing = [folder / name for name in (DATASET, KERNEL, NOTEBOOK) if (folder / name).exists()]
-    if standing and f'"code_file": "{NOTEBOOK}"' not in _text_of(folder / KERNEL):
-        raise UserError(f"{standing[0]}: submit.py did not write it; move it, or remove it")
+    card = folder / KERNEL
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    if standing and f'"code_file": "{NOTEBOOK}"' not in text:
+        raise UserError(f"{standing[0]}: export.py did not write it; move it, or remove it")
     write_json(folder / DATASET, dataset)
     write_json(folder / KERNEL, kernel)
-    write_text(folder / NOTEBOOK, json.dumps(_notebook(), indent=1) + "\n")
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def check_archive(folder: Path) -> None:
-    """Raise UserError if submission.zip is missing, or is not the file that export.py wrote."""
-    path = folder / ZIP
-    if why := why_unreadable(path):
-        raise UserError(f"{why}; export.py makes it")
-    exported = read_json(folder / "export.json", "export.py and submit.py make it")
-    if exported.get("file") != file_facts(path):
-        raise UserError(f"{path}: is not the file in export.json; export it again")
-
-
-def files_to_upload(folder: Path) -> list[tuple[str, int]]:
-    """Return (name, bytes) of what the client uploads: every file except both metadata files."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    return [
-        (file.name, file.stat().st_size) for file in files if file.name not in (DATASET, KERNEL)
-    ]
-
-
-def client_commands(folder: Path, user: str, slug: str) -> list[str]:
-    """Return the upload commands; the client (`pip install kaggle`) needs its token."""
-    return [
-        f"kaggle datasets create -p {quoted(folder)}",
-        f"kaggle kernels push -p {quoted(folder)}",
-        f"kaggle competitions submit {COMPETITION} -k {user}/{slug}-submit -v 1 -f {ZIP}"
-        f" -m {quoted(folder.resolve().name)}",
-    ]
-
-
-def _notebook() -> dict[str, Any]:
     message = "Copies the submission from the attached data set. It trains and computes nothing."
-    cells: list[dict[str, Any]] = [
-        {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [message]},
-        {
-            "cell_type": "code",
-            "id": "copy",
-            "metadata": {},
-            "execution_count": None,
-            "outputs": [],
-            "source": CODE.splitlines(keepends=True),
+    code = {"execution_count": None, "outputs": [], "source": CODE.splitlines(keepends=True)}
+    notebook = {
+        "cells": [
+            {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [message]},
+            {"cell_type": "code", "id": "copy", "metadata": {}, **code},
+        ],
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
         },
-    ]
-    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {"cells": cells, "metadata": {"kernelspec": python}, "nbformat": 4, "nbformat_minor": 5}
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    write_text(folder / NOTEBOOK, json.dumps(notebook, indent=1) + "\n")
+
+
+def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
+    """Check the submission, write the files for Kaggle's client, and print its commands.
+
+    The client (`pip install kaggle`) needs its token. It uploads every file but both metadata files.
+
+    Raises UserError for a name that Kaggle does not accept, or if submission.zip is missing or is not the
+    file that export.py wrote.
+    """
+    slug = slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
+    if why := why_unreadable(folder / ZIP):
+        raise UserError(f"{why}; export.py makes it")
+    if read_json(folder / "export.json", "export.py makes it").get("file") != file_facts(
+        folder / ZIP
+    ):
+        raise UserError(f"{folder / ZIP}: is not the file in export.json; export it again")
+    write_kaggle_folder(folder, user, slug)
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        if file.name not in (DATASET, KERNEL):
+            print(f"to upload: {file.name}, {file.stat().st_size:,} bytes")
+    print("dry run: the folder is valid. To upload it:")
+    print(f"kaggle datasets create -p {quoted(folder)}")
+    print(f"kaggle kernels push -p {quoted(folder)}")
+    print(
+        f"kaggle competitions submit {COMPETITION} -k {user}/{slug}-submit -v 1 -f {ZIP}"
+        f" -m {quoted(folder.resolve().name)}"
+    )
 
 
 METRIC = "mmp_at_5"
@@ -189,18 +183,32 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
     return row
 
 
-def enter(path: Path, row: dict[str, str]) -> list[dict[str, str]]:
-    """Add a row to the log, or update the row of the same file; return all rows."""
-    rows = read_log(path)
+def enter_log(folder: Path, log: Path, leaderboard: list[float] | None) -> None:
+    """Add the submission to the log, or update its row, and plot local scores against the leaderboard's.
+
+    Raises UserError if the plot would replace a file of another program.
+    """
+    plot = log.with_suffix(".png")
+    if plot.exists() and not log.exists():
+        raise UserError(f"{plot}: would be replaced; give another --log")
+    row, rows = log_row(folder, leaderboard), read_log(log)
     known = next((old for old in rows if old["sha256"] == row["sha256"]), None)
     if known is None:
         rows.append(row)
     else:
         known |= {key: value for key, value in row.items() if value and key != "date"}
-    write_text(
-        path, pd.DataFrame(rows, columns=LOG_COLUMNS).to_csv(index=False, lineterminator="\n")
-    )
-    return rows
+    table = pd.DataFrame(rows, columns=LOG_COLUMNS)
+    write_text(log, table.to_csv(index=False, lineterminator="\n"))
+    print(f"{log}: {len(rows)} submissions")
+    points = [
+        (row["name"], float(row["local"]), float(row["leaderboard_public"]))
+        for row in rows
+        if row["local"] and row["leaderboard_public"]
+    ]
+    if points:
+        with replacing(plot) as temporary:
+            local_against_leaderboard(points).savefig(temporary, dpi=100)
+        print(f"{plot}: local against leaderboard, {len(points)} submissions")
 
 
 def _local(path: Path, digest: str) -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""Evaluate a run with mteb, an external benchmark: its image tasks and its scoring code.
+"""Evaluate a model with mteb, an external benchmark: its image tasks and its scoring code.
 
     >>> import mteb
     >>> from guie.models import open_model
-    >>> from judges import RunEncoder
+    >>> from guie.evaluation.mteb import RunEncoder
     >>> run = RunEncoder(open_model("runs/demo"))  # doctest: +SKIP
     >>> mteb.evaluate(run, mteb.get_tasks(tasks=["CUB200I2IRetrieval"]), num_proc=2)  # doctest: +SKIP
 
-This needs the packages in requirements/judges.txt (`make judges` installs them). It is therefore not
-part of `guie`, which needs only requirements.txt. Only judge.py imports it.
+This needs the packages in requirements/judges.txt (`make judges` installs them). Only `validate.py --mteb`
+imports this module.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 from collections import defaultdict
@@ -34,9 +35,37 @@ from torch import Tensor
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.dataset import Samples, as_batch, image_shapes
-from guie.data.manifest import Manifest
-from guie.models import LoadedModel
+from guie.data.manifest import Manifest, load_manifest
+from guie.models import LoadedModel, open_model
 from guie.rows.embedding import embed_dataset, recipe
+
+SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these tasks
+
+
+def score_by_mteb(args: argparse.Namespace) -> None:
+    """Score a model on mteb's tasks or a manifest's split, as `validate.py --mteb` asks; print the scores.
+
+    Raises UserError for an unknown task, or an image that cannot be decoded.
+    """
+    if args.mteb:
+        tasks = public_tasks(args.mteb)
+    else:
+        tasks = [ManifestTask(load_manifest(args.manifest, args.root), args.split)]
+    try:
+        scored = mteb.evaluate(
+            RunEncoder(open_model(args.model)),
+            tasks,
+            encode_kwargs={"batch_size": args.batch_size or 128},
+            cache=mteb.ResultCache(args.out),
+            overwrite_strategy="only-missing" if args.mteb else "always",
+            num_proc=(2 if args.workers is None else args.workers) or None,
+        )
+    except ConnectionError as error:
+        raise UserError(f"--mteb: {error}") from error
+    for result in scored.task_results:
+        for split, (row, *_) in result.scores.items():
+            message = ", ".join(f"{metric} {row[metric]:.4f}" for metric in SHOWN)
+            print(f"{result.task_name} {split}: {message}")
 
 
 class RunEncoder(AbsEncoder):

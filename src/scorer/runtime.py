@@ -1,13 +1,15 @@
 """Check whether the challenge's PyTorch 1.11 can open a TorchScript file of a newer version.
 
-`archive.inspect_archive` reads the format version. This module checks for records of unknown layout,
+`archive.format_version` reads the format version. This module checks for records of unknown layout,
 offsets that 1.11's zip reader misreads, and operators that it lacks or that have other signatures. It
-is deliberately independent of the exporter's check; only the list of operators is shared.
+reads the source text in the archive: 1.11 parses that text, whose arguments omit defaults. The text is a
+subset of Python: `aten` operators are `torch.name(...)`, all others `ops.namespace.name(...)`.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import struct
 import zipfile
 from functools import cache
@@ -36,8 +38,8 @@ class Overload(NamedTuple):
     required: frozenset[str]
 
 
-def code_of(path: Path) -> list[ast.Module]:
-    """Parse the source text of a TorchScript archive, read by PyTorch's own reader.
+def code_of(path: Path) -> dict[str, ast.Module]:
+    """Parse the source text of a TorchScript archive, by record name, read by PyTorch's own reader.
 
     Another reader may find other text: PyTorch ignores the case of record names, and finds the list of
     records by the end of the file.
@@ -48,7 +50,7 @@ def code_of(path: Path) -> list[ast.Module]:
     try:
         reader = torch._C.PyTorchFileReader(str(path))
         names = [name for name in reader.get_all_records() if name.lower().endswith(".py")]
-        return [ast.parse(reader.get_record(name)) for name in names]
+        return {name: ast.parse(reader.get_record(name)) for name in names}
     except (RuntimeError, SyntaxError, ValueError, RecursionError) as error:
         raise Violation(f"its code cannot be read ({one_line(error)})") from error
 
@@ -61,7 +63,7 @@ def refuse_file_access(path: Path) -> None:
     Raises:
         Violation: the operators, in one line.
     """
-    nodes = [node for source in code_of(path) for node in ast.walk(source)]
+    nodes = [node for source in code_of(path).values() for node in ast.walk(source)]
     named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     named |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     if found := sorted(named & FILE_ACCESS):
@@ -82,17 +84,9 @@ def check_runtime(path: Path) -> None:
         raise Violation(f"its records cannot be read ({one_line(error)})") from error
     if debug:
         raise Violation(f"{len(debug)} .debug_pkl records, whose layout PyTorch 1.11 does not know")
-    nodes = [node for source in code_of(path) for node in ast.walk(source)]
-    calls = [(_operator(node.func), node) for node in nodes if isinstance(node, ast.Call)]
-    known = _operators()
-    unknown = sorted(
-        {
-            name
-            for name, call in calls
-            if name and not any(_takes(o, call) for o in known.get(name, ()))
-        }
-    )
-    if unknown:
+    nodes = [node for source in code_of(path).values() for node in ast.walk(source)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and not is_known(node)]
+    if unknown := sorted({str(operator_of(call)) for call in calls}):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         shown = ", ".join(unknown[:NAMED])
         raise Violation(
@@ -115,9 +109,10 @@ def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
         place += _CENTRAL.size + sum(lengths)
 
 
-def _operator(function: ast.expr) -> str | None:
-    """Return the operator's name: `torch.relu` is aten::relu, `ops.prim.max` prim::max; else None."""
+def operator_of(call: ast.Call) -> str | None:
+    """Return the called operator: `torch.relu` is aten::relu, `ops.prim.max` prim::max; else None."""
     words: list[str] = []
+    function = call.func
     while isinstance(function, ast.Attribute):
         words.insert(0, function.attr)
         function = function.value
@@ -126,6 +121,12 @@ def _operator(function: ast.expr) -> str | None:
     if function.id == "torch":
         return "aten::" + ".".join(words)
     return f"{words[0]}::{'.'.join(words[1:])}" if function.id == "ops" else None
+
+
+def is_known(call: ast.Call) -> bool:
+    """Return whether 1.11 has the called operator with these arguments; true for other functions."""
+    name = operator_of(call)
+    return name is None or any(_takes(overload, call) for overload in overloads().get(name, ()))
 
 
 def _takes(overload: Overload, call: ast.Call) -> bool:
@@ -142,6 +143,8 @@ def _takes(overload: Overload, call: ast.Call) -> bool:
 
 def _may_be(value: ast.expr, kind: str) -> bool:
     """Return whether a literal may have this type; other expressions may have any."""
+    if isinstance(value, ast.UnaryOp):
+        value = value.operand  # the number after a minus
     if kind.rstrip("?") in ("t", "t1", "t2", "Any"):
         return True
     if isinstance(value, ast.List):
@@ -150,7 +153,7 @@ def _may_be(value: ast.expr, kind: str) -> bool:
         return True
     if value.value is None:
         return kind.endswith("?")
-    bare = kind.rstrip("?").partition("[")[0]  # an int may stand for int[2]
+    bare = re.sub(r"\[\d+\]$", "", kind.rstrip("?"))  # an int may stand for int[2]
     if isinstance(value.value, int) and not isinstance(value.value, bool):
         return bare in ("int", "float", "complex", "Scalar")
     if isinstance(value.value, float):
@@ -159,7 +162,7 @@ def _may_be(value: ast.expr, kind: str) -> bool:
 
 
 @cache
-def _operators() -> dict[str, list[Overload]]:
+def overloads() -> dict[str, list[Overload]]:
     """Return the overloads of every PyTorch 1.11 operator, from operators_1_11.txt."""
     found: dict[str, list[Overload]] = {}
     for line in OPERATORS.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""The command: a manifest scored by mteb, and what is refused."""
+"""validate.py --mteb: a manifest scored by mteb, and what is refused."""
 
 import json
 import shutil
@@ -7,20 +7,20 @@ import sys
 import pandas as pd
 import pytest
 
-import judge
+import validate
 from guie.base.errors import UserError
 from tiny_runs import tiny_run
 
 
 @pytest.fixture
 def asked(tmp_path):
-    return ["--model", str(tiny_run(tmp_path / "tiny")), "--out", str(tmp_path / "mteb")]
+    return ["--mteb", "--model", str(tiny_run(tmp_path / "tiny")), "--out", str(tmp_path / "mteb")]
 
 
 def test_a_manifest_is_scored_and_the_result_kept(asked, toy_manifest, tmp_path, capsys):
     pytest.importorskip("mteb", reason="make judges has it")
     for _ in range(2):  # the second time too: its images may have changed
-        judge.main([*asked, "--manifest", str(toy_manifest), "--workers", "2"])
+        validate.main([*asked, "--manifest", str(toy_manifest), "--workers", "2"])
         out = capsys.readouterr().out
         assert "manifest-test test: hit_rate_at_1 0." in out
     (file,) = (tmp_path / "mteb").rglob("manifest-test.json")
@@ -34,7 +34,7 @@ def test_a_task_that_is_not_of_images_alone_is_refused(asked, name):
     with pytest.raises(
         UserError, match=f"{name}: not an image-to-image retrieval .* CUB200I2IRetrieval"
     ):
-        judge.main([*asked, "--tasks", "SOPI2IRetrieval", name])
+        validate.main(["--mteb", "SOPI2IRetrieval", name, *asked[1:]])
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -46,23 +46,45 @@ def test_an_image_that_cannot_be_decoded_is_named(asked, toy_manifest, tmp_path,
     image = manifest.parent / path
     image.write_bytes(image.read_bytes()[:200])
     with pytest.raises(UserError, match=f"{path}: cannot be decoded"):
-        judge.main([*asked, "--manifest", str(manifest), "--workers", workers])
+        validate.main([*asked, "--manifest", str(manifest), "--workers", workers])
 
 
-@pytest.mark.parametrize("words", [["--batch-size", "0"], ["--workers", "-3"]])
-def test_a_number_that_cannot_be_is_refused(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch-size", "0"], "--batch-size"),
+        (["--workers", "-3"], "--workers -3: must be 0 or more"),
+        (["--rerank", "csls", "--draws", "3"], "--mteb: leave out --rerank, --draws"),
+    ],
+)
+def test_what_cannot_be_is_refused(words, said, capsys):
     with pytest.raises(SystemExit):
-        judge.main(["--model", "runs/demo", "--out", "o", "--manifest", "m.csv", *words])
-    assert words[0] in capsys.readouterr().err.splitlines()[-1]
+        validate.main(
+            ["--mteb", "--model", "runs/demo", "--out", "o", "--manifest", "m.csv", *words]
+        )
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_model_and_a_task_or_a_manifest_are_needed(capsys):
+    for words, said in (
+        (["--mteb", "CUB200I2IRetrieval"], "--mteb: needs --model"),
+        (["--mteb", "--model", "r"], "needs the names of tasks, or --manifest"),
+        (["--mteb", "T", "--model", "r", "--manifest", "m"], "needs the names of tasks, or"),
+        (["--embeddings", "E.npz"], "required: --manifest"),
+        (["--embeddings", "E.npz", "--manifest", "m", "--workers", "2"], "need --mteb"),
+    ):
+        with pytest.raises(SystemExit):
+            validate.main([*words, "--out", "o"])
+        assert said in capsys.readouterr().err.splitlines()[-1], words
 
 
 def test_a_file_in_place_of_the_folder_is_refused_at_once(asked, tmp_path):
     (tmp_path / "mteb").write_text("mine")
     with pytest.raises(UserError, match="mteb: needed as a folder, but is a file; write elsewhere"):
-        judge.main([*asked, "--manifest", "gone.csv"])
+        validate.main([*asked, "--manifest", "gone.csv"])
 
 
 def test_without_mteb_it_says_what_sets_it_up(asked, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(UserError, match="no module mteb: .*make judges"):
-        judge.main([*asked, "--tasks", "SOPI2IRetrieval"])
+        validate.main(["--mteb", "SOPI2IRetrieval", *asked[1:]])

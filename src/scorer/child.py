@@ -1,0 +1,197 @@
+"""The process of a submitted model, which answers the requests of `scorer.process`.
+
+Shape legend: B images of one size, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import time
+import warnings
+import zlib
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from scorer.errors import Violation, one_line
+from scorer.runtime import check_runtime, refuse_file_access
+
+_NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
+
+
+def serve(requests: Connection, path: Path, memory_bytes: int, threads: int) -> None:
+    """Send `Model.about`, then answer requests until the scorer closes the pipe.
+
+    A request names a method of `Model` and its arguments. The answer is the method's value, or a
+    `Violation` for whatever the model raises.
+
+    Args:
+        memory_bytes: limit in addition to PyTorch's own memory; it does not hold on a GPU.
+        threads: to compute with.
+    """
+    torch.set_num_threads(threads)
+    model = Model(path, memory_bytes)
+    with suppress(EOFError, BrokenPipeError):
+        requests.send(model.about())
+        while True:
+            name, arguments = requests.recv()
+            try:
+                answer = getattr(model, name)(*arguments)
+            except Violation as fault:
+                answer = fault
+            except Exception as error:  # PyTorch raises many types
+                lacks_memory = isinstance(error, MemoryError) or any(
+                    sign in str(error).lower() for sign in _NO_MEMORY
+                )
+                answer = Violation(one_line(error), "out_of_memory" if lacks_memory else "")
+            requests.send(answer)
+
+
+class Model:
+    """The submitted file, and the module once it is loaded."""
+
+    def __init__(self, path: Path, memory_bytes: int) -> None:
+        self.path = path
+        self.module: Any = None
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
+        if self.device.type == "cpu":
+            self.limit = _limit_memory(memory_bytes)
+
+    def about(self) -> tuple[str, str, str, dict[str, Any]]:
+        """Return type and name of the device, PyTorch's version, and the limit of memory."""
+        on_gpu = self.device.type == "cuda"
+        name = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
+        return self.device.type, name, str(torch.__version__), self.limit
+
+    def inspect(self, check: str) -> None:
+        """Run a static check of the code: `file_access` or `torch_1_11`. Raises Violation."""
+        {"file_access": refuse_file_access, "torch_1_11": check_runtime}[check](self.path)
+
+    def load(self) -> None:
+        """Load the module as the host does: `torch.jit.load`, then `eval()`."""
+        with warnings.catch_warnings():
+            # TorchScript is deprecated, but the challenge demands it.
+            warnings.filterwarnings("ignore", message=".*torch.jit.*")
+            self.module = torch.jit.load(str(self.path), map_location=self.device).eval()
+
+    def state(self) -> int:
+        """Return the CRC-32 of all that the module would save: attributes, weights and constants."""
+        checksum: Any = _Checksum()
+        writer = torch._C.PyTorchFileWriter(checksum)
+        serializer = torch._C.ScriptModuleSerializer(writer)
+        serializer.serialize(self.module._c, 0)
+        serializer.write_files()
+        writer.write_end_of_file()
+        return checksum.crc
+
+    def embed(self, images_BHW3: np.ndarray) -> tuple[str, list[np.ndarray], float, int]:
+        """Embed a batch: type of the numbers, numbers of each image as float32, seconds, peak bytes."""
+        # Otherwise the generator's state would remember earlier images, and dropout look repeatable.
+        torch.seed()
+        began = time.perf_counter()
+        with torch.no_grad():
+            output = self.module(self._batch(images_BHW3))
+            try:
+                rows = [torch.flatten(output[i]).cpu() for i in range(len(images_BHW3))]
+            except (IndexError, KeyError, TypeError):
+                is_tensor = isinstance(output, torch.Tensor)
+                shape = f"a tensor of shape {tuple(output.shape)}" if is_tensor else ""
+                raise Violation(
+                    f"the model returned {shape or type(output).__name__}; it must return a float"
+                    f" tensor ({len(images_BHW3)}, D)"
+                ) from None
+        seconds = time.perf_counter() - began
+        on_gpu = self.device.type == "cuda"
+        peak_bytes = torch.cuda.max_memory_reserved() if on_gpu else _status_bytes("VmHWM")
+        numbers = [row.float().numpy() for row in rows]
+        return str(rows[0].dtype), numbers, seconds, peak_bytes
+
+    def measure(self, image_HW3: np.ndarray) -> tuple[int, int, int]:
+        """Return operations of one call, bytes of the weights, and peak bytes in addition to them."""
+        image_1CHW = self._batch(image_HW3[None])
+        on_gpu = self.device.type == "cuda"
+        with torch.no_grad():
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            else:
+                with suppress(OSError):
+                    ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new allocations
+                    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+            before = torch.cuda.memory_allocated() if on_gpu else _status_bytes("VmRSS")
+            self.module(image_1CHW)
+            peak = torch.cuda.max_memory_allocated() if on_gpu else _status_bytes("VmHWM")
+            with FlopCounter() as counter:
+                self.module(image_1CHW)
+        weight_bytes = sum(tensor.nbytes for tensor in self.module.state_dict().values())
+        return counter.total, weight_bytes, max(0, peak - before)
+
+    def _batch(self, images_BHW3: np.ndarray) -> torch.Tensor:
+        """Return the host's input: uint8, (B, 3, H, W), original size.
+
+        Memory is in pixel order, as from torchvision's `PILToTensor`. A model that needs contiguous
+        channels therefore fails here as on the host.
+        """
+        return torch.from_numpy(images_BHW3).permute(0, 3, 1, 2).to(self.device)
+
+
+class _Checksum:
+    """A file that keeps only the CRC-32 of what is written."""
+
+    crc = 0
+
+    def write(self, data: bytes) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        return len(data)
+
+
+class FlopCounter(TorchDispatchMode):
+    """Count operations like PyTorch's counter, also in TorchScript modules.
+
+    It counts matrix products, convolutions and attention, a multiply-add as two. PyTorch's counter
+    imports the compiler first, which takes as long as importing torch itself.
+    """
+
+    total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Newer versions would import the compiler in order to exclude it here.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run and count an operator; PyTorch calls this for each."""
+        found = func(*args, **(kwargs or {}))
+        if count := flop_registry.get(func._overloadpacket):
+            self.total += count(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+def _limit_memory(memory_bytes: int) -> dict[str, Any]:
+    """Limit this process's addresses; PyTorch's libraries alone map gigabytes of them."""
+    try:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = mapped + memory_bytes
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    except (OSError, ValueError) as error:
+        return {"held": False, "how": f"refused by the system: {one_line(error)}"}
+    gibibytes = memory_bytes / 2**30
+    return {"held": True, "how": f"{gibibytes:.1f} GiB in addition to PyTorch itself (RLIMIT_AS)"}
+
+
+def _status_bytes(name: str) -> int:
+    """Return the bytes of a line of /proc/self/status, such as VmRSS; 0 where there is none."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return 0

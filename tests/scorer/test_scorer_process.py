@@ -1,0 +1,151 @@
+"""The process of a model: its limits, how it ends, its state, and what is measured."""
+
+import os
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scorer_toys import Hangs, MeanColour, rewritten, torchscript_bytes
+
+from scorer.errors import Violation
+from scorer.process import Allowance, UnpackedModel
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function that loads a module in a process of its own."""
+
+    def open_(module, **allowance):
+        path = Path(tempfile.mkdtemp(dir=tmp_path)) / "saved_model.pt"
+        path.write_bytes(rewritten(torchscript_bytes(module), {}))
+        model = UnpackedModel(path, Allowance(**{"threads": 1, **allowance}))
+        process = running.enter_context(model.process())
+        process.ask("load")
+        return process
+
+    with ExitStack() as running:
+        yield open_
+
+
+def embed(process, height=4):
+    return process.embed(np.zeros((1, height, 4, 3), np.uint8))
+
+
+def test_control_characters_in_an_error_do_not_reach_the_terminal(opened):
+    class Shouts(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if images.size(1) == 3:
+                raise RuntimeError("\x1b]0;owned\x07\x1b[2J\u202e\x9b1m")
+            return images
+
+    with pytest.raises(Violation) as caught:
+        embed(opened(Shouts()))
+    assert str(caught.value).isprintable()
+
+
+def test_a_process_that_hangs_is_ended(opened):
+    process = opened(Hangs(), image_seconds=0.2)
+    with pytest.raises(Violation, match="no answer within 0 s") as caught:
+        embed(process)
+    assert caught.value.verdict == "hang" and not process.is_running
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.process.pid, 0)
+
+
+def test_a_process_that_is_killed_is_a_verdict(opened):
+    process = opened(MeanColour())
+    os.kill(process.process.pid, signal.SIGKILL)
+    with pytest.raises(Violation, match="its process ended: SIGKILL") as caught:
+        embed(process)
+    assert caught.value.verdict == "out_of_memory"
+    process.end()  # once more does no harm
+
+
+def test_the_limit_of_memory_is_the_systems(opened):
+    process = opened(MeanColour(), memory_bytes=2**30)
+    how = "1.0 GiB in addition to PyTorch itself (RLIMIT_AS)"
+    assert process.memory == {"held": True, "how": how}
+    lines = Path(f"/proc/{process.process.pid}/limits").read_text().splitlines()
+    (limit,) = (line.split()[3] for line in lines if line.startswith("Max address space"))
+    pages = int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[0])
+    assert 2**29 < int(limit) - pages * os.sysconf("SC_PAGE_SIZE") <= 2**30
+
+
+def test_memory_and_time_of_an_answer(opened):
+    process = opened(MeanColour())
+    assert process.peak_bytes == 0
+    (answer,) = embed(process)
+    assert answer.seconds > 0 and answer.count == 48 and process.peak_bytes > 2**24
+
+
+def test_an_operation_is_counted_and_memory_measured(opened):
+    class Product(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weights", torch.ones(7))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            table = images.float().mean() + torch.ones([4096, 1024])
+            return (table @ torch.ones([1024, 3])).mean(0, keepdim=True)
+
+    image = np.zeros((8, 8, 3), np.uint8)
+    flops, weight_bytes, activation_bytes = opened(Product()).ask("measure", image)
+    assert flops == 2 * 4096 * 1024 * 3 and weight_bytes == 4 * 7
+    assert 2**24 <= activation_bytes < 2**26
+
+
+WRITTEN = torch.zeros(1)
+in_a_constant = torch.jit.trace(
+    lambda one: WRITTEN.add_(one).clone(), torch.ones(1), check_trace=False
+)
+
+
+class Holds(torch.nn.Module):
+    """Attributes of many kinds, of which a call changes one, or none."""
+
+    maybe: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe = None
+        self.calls: int = 0
+        self.table = {"a": torch.ones(1)}
+        self.pair = (1, torch.ones(2))
+        self.numbers: list[float] = [1.0]
+        self.inner = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+        self.register_buffer("large", torch.zeros(5000))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height = images.size(2)
+        if height == 1:
+            self.maybe = torch.ones(3)
+        elif height == 2:
+            self.table["a"] += 1
+        elif height == 3:
+            self.pair[1].add_(1)
+        elif height == 4:
+            self.numbers.append(2.0)
+        elif height == 5:
+            for layer in self.inner:
+                layer.weight.add_(1)
+        elif height == 6:
+            self.large[2500] += 1
+        elif height == 7:
+            self.calls += 1
+        elif height == 8:
+            return in_a_constant(torch.ones(1))
+        return images.float().mean([2, 3])
+
+
+def test_attributes_and_constants_are_part_of_the_state(opened):
+    process = opened(Holds())
+    states = [process.ask("state")]
+    assert process.ask("state") == states[0]
+    for height in range(1, 10):
+        embed(process, height)
+        states.append(process.ask("state"))
+    assert len(set(states)) == 9 and states[9] == states[8]
