@@ -144,8 +144,8 @@ def working(image: Image.Image) -> Working:
 
 def mirrored(picture: Working) -> Working:
     """Return the prepared mirror image."""
-    flipped = [np.ascontiguousarray(views[:, :, ::-1]) for views in picture[:3]]
-    return Working(*flipped, picture.detail_V2)
+    colour, grey, coarse = (np.ascontiguousarray(views[:, :, ::-1]) for views in picture[:3])
+    return Working(colour, grey, coarse, picture.detail_V2)
 
 
 def align(one: Working, other: Working) -> Alignment:
@@ -209,9 +209,10 @@ def _correlation(one_SS: np.ndarray, other_SS: np.ndarray, placement: Placement)
 def _refined(one_SS: np.ndarray, other_SS: np.ndarray, start: Placement) -> Placement:
     """Return the best placement near `start`, or `start` itself if none is better."""
     side = len(one_SS)
+    all_SS = np.ones((side, side), np.uint8)
     try:
         _, matrix_23 = cv2.findTransformECC(
-            one_SS, other_SS, _matrix(start, side), cv2.MOTION_AFFINE, STEPS, None, FILTER_PX
+            one_SS, other_SS, _matrix(start, side), cv2.MOTION_AFFINE, STEPS, all_SS, FILTER_PX
         )
     except cv2.error:  # a flat picture, or one that looks alike when it is turned
         return start
