@@ -79,7 +79,7 @@ test-slow: setup  ## tests of whole runs, of several processes and of minutes, w
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; S3; Ray
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py \
-		tests/data/shards/test_object_storage.py tests/test_shards_road.py tests/rows/test_bucket.py tests/rows/test_ray.py
+		tests/data/shards/test_object_storage.py tests/test_shards_road.py tests/rows/test_bucket.py tests/rows/test_ray.py tests/search/test_push.py
 
 formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
 	.venv-export/bin/python -m pytest tests/export/test_life.py
@@ -130,7 +130,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/placeholders.py
 	$(BIN)/python tests/bench/planted.py --images 150 --each 6
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
-	$(BIN)/python tests/bench/searching.py --vectors 100000
+	$(BIN)/python tests/bench/searching.py update first
 	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
 	$(BIN)/python tests/bench/report_page.py
 	$(BIN)/python tests/bench/startup.py

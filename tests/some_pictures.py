@@ -10,8 +10,9 @@ from accelerate import Accelerator
 from PIL import Image
 
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
-from guie.search.building import Changes, build
-from guie.search.index import Facts, Index, pictures_of
+from guie.rows.pictures import pictures_of
+from guie.search.table import Facts, Index
+from guie.search.updating import update
 
 
 def picture(kind: int, number: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
@@ -43,12 +44,11 @@ def opened(run: Path, folder: Path) -> EmbeddingModel:
     return load_embedding_model(str(run), Accelerator(), folder)
 
 
-def indexed(
-    run: Path, source: Path, out: Path, fewer: bool = False, **keys
-) -> tuple[Index, Changes]:
-    """An index of a source by a run."""
+def indexed(run: Path, source: Path, out: Path, fewer: bool = False, **keys) -> tuple[Index, str]:
+    """An index of a source by a run, and what has changed."""
     found = pictures_of(source)
-    facts = Facts(str(run), "", 0, 0, str(source), str(found.root), **keys)
-    made = build(out, opened(run, out), facts, found, Accelerator(), workers=0, fewer=fewer)
-    assert made is not None
-    return made
+    facts = Facts(str(run), str(source), str(found.root), **keys)
+    store = out.with_name(f"{out.name}.rows")
+    given = opened(run, out.parent), facts, found, Accelerator()
+    words, _ = update(out, store, *given, workers=0, fewer=fewer)
+    return Index(out), words

@@ -106,7 +106,7 @@ def test_only_one_module_needs_mteb() -> None:
     ONNX is imported by name, where it is asked for.
     """
     added = {"mteb", "torchmetrics", "datasets", "onnx", "onnxscript", "onnxruntime"}
-    added |= {"lancedb", "qdrant_client"}
+    added |= {"qdrant_client", "psycopg"}
     others = {*PACKAGE, *TOYDOMAINS, *SCRIPTS, *SCORER} - {SRC / "guie/evaluation/mteb.py"}
     for file in others:
         tops = {name.partition(".")[0] for name in imported(file)}

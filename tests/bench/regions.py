@@ -3,7 +3,7 @@
 python tests/bench/regions.py --model timm:vit_tiny_patch16_224:WEIGHTS --manifest M [--size-px 112]
                               [--classes 40] [--object 0.5] [--domains emoji leaves] [--out FILE.json]
 
-Queries are whole images. An index image is as near as its nearest region, see guie.search.regions. With
+Queries are whole images. An index image is as near as its nearest region, see guie.data.regions. With
 clutter, every index image is pasted on a train image of another domain, at a random place. Its longer side is
 --object of the other's. The metrics are of the merged index, mean over domains, or over those named: the
 ones that the model did not train on. The gain in R@1 has its 95 % interval over classes.
@@ -24,13 +24,13 @@ from guie.base.devices import make_accelerator
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
+from guie.data.regions import GRIDS, Region, regions_of
 from guie.evaluation.bootstrap import paired
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.metrics import ranking_metrics
 from guie.evaluation.opened import load_embedding_model
 from guie.evaluation.search import searches
 from guie.rows.embedding import embed_dataset
-from guie.search.regions import GRIDS, Region, regions_of
 
 KEYS = ("r_at_1", "mmp_at_5", "map_at_100")
 DEPTH = 100

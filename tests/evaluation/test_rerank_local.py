@@ -129,10 +129,13 @@ def test_validation_and_search_re_rank_alike(place: Path) -> None:
     model = ["--rerank", "local", "--model", str(place / "run"), "--draws", "0"]
     validate.main([*words, *model, "--out", str(place / "r.json")])
     searcher = open_index(place / "index", rerank=["local"])
-    files = searcher.index.files
+    files = searcher.engine.files
     assert files["image_path"].tolist() == sorted(table["image_path"])
     right = pd.Series(
-        [searcher.like(row, 1)[0].label == label for row, label in enumerate(files["label"])]
+        [
+            searcher.like(path, 1)[0].label == label
+            for path, label in zip(files["image_path"], files["label"], strict=True)
+        ]
     )
     means = right.groupby(files["domain"]).mean()
     report = json.loads((place / "r.json").read_text())["domains"]
@@ -156,14 +159,15 @@ def test_blocks_of_a_killed_search_are_of_the_same_weights(
 
 def test_a_picture_is_re_ranked_by_its_patches(place: Path) -> None:
     searcher = open_index(place / "index", rerank=["local"])
-    root, paths = Path(searcher.index.facts.root), searcher.index.files["image_path"]
-    vectors, query = np.asarray(searcher.vectors_ND), searcher.vectors_ND[[7]]
-    every = searcher._patches_of(np.arange(30))
+    root, engine = searcher.root, searcher.engine
+    paths, vectors, query = engine.files["image_path"], engine.vectors_ND, engine.vectors_ND[[7]]
+    every = searcher._patches_of(engine, np.arange(30))
     find = ExactIndex(vectors).search
     reranker = Reranker(vectors, find, ["local"], patches_of=every.__getitem__)
     expected, score = reranker.search(query, 6, np.array([-1]), every[[7]])
     found = searcher.query(root / paths[7], 6)
-    assert [hit.row for hit in found] == expected[0].tolist() and found[0].row == 7
+    assert [hit.image_path for hit in found] == paths[expected[0]].tolist()
+    assert found[0].image_path == paths[7]
     assert score[0, 0] == pytest.approx(1 + WEIGHT, abs=1e-3)
     gone = root / paths[expected[0, 1]]
     gone.rename(root / "gone.png")

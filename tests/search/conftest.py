@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from guie.search import building
+from guie.search import updating
 from guie.search.searcher import Searcher, open_index
 from some_pictures import folder_of, indexed
 from tiny_runs import tiny_run
 
-BUILD, NONE = building.build, {"workers": 0}
+UPDATE = updating.update
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,10 @@ def small_index(four: Path, tmp_path: Path) -> Path:
 def no_loaders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Search.py loads pictures without processes, unless a test asks for `loaders`."""
     if "loaders" not in request.fixturenames:
-        monkeypatch.setattr(building, "build", lambda *given, **keys: BUILD(*given, **keys | NONE))
+        here = {"workers": 0}
+        monkeypatch.setattr(
+            updating, "update", lambda *given, **keys: UPDATE(*given, **keys | here)
+        )
 
 
 @pytest.fixture

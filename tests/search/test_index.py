@@ -1,33 +1,85 @@
-"""An index is brought up to date, goes on, and refuses what is not its own."""
+"""An index is created, brought up to date, survives faults, and refuses what is not its own."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tarfile
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 import search
 import two_processes
 from guie.base.errors import UserError
-from guie.base.files import held
 from guie.data.images import open_as_seen
-from guie.search import open_index
-from guie.search.building import PARTS
-from guie.search.index import FACTS, FILES, FLAT, Pictures, pictures_of, read_index, shard_of
+from guie.rows.pictures import pictures_of
+from guie.search import open_index, updating
+from guie.search.table import ABOUT, VECTOR, Index
 from some_pictures import folder_of, indexed, picture
 from tiny_runs import tiny_run
 
 
-def killed(*given: object) -> None:
-    raise KeyboardInterrupt
+def words_of(run: Path, pictures: Path, out: Path) -> list[str]:
+    words = ["index", "--model", str(run), "--images", str(pictures), "--out", str(out)]
+    return [*words, "--workers", "1"]
+
+
+def vectors(index: Index | Path) -> np.ndarray:
+    index = index if isinstance(index, Index) else Index(index)
+    return np.stack(index.read([VECTOR])[VECTOR].to_numpy())
+
+
+def paths(index: Index) -> list[str]:
+    return index.read(["image_path"])["image_path"].to_pylist()
+
+
+def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=3), tmp_path / "index"
+    made, words = indexed(run, pictures, out)
+    assert words == "6 new, 0 unchanged"
+    before, kept = vectors(made), made
+    (pictures / "right" / "0_0.png").unlink()
+    picture(1, 99, (50, 30)).save(pictures / "left" / "1_0.png")
+    picture(1, 7).save(pictures / "new '1'.png")
+    made, words = indexed(run, pictures, out)
+    assert words == "1 new, 1 changed, 1 removed, 4 unchanged"
+    assert paths(made) == sorted(paths(made)) and "new '1'.png" in paths(made)
+    np.testing.assert_array_equal(vectors(made)[2], before[2])  # left/1_2.png as it was
+    assert not np.array_equal(vectors(made)[0], before[0])
+    searcher = open_index(out)
+    files = [open_as_seen(pictures / path) for path in paths(made)]
+    np.testing.assert_allclose(vectors(made), searcher.model.embed(files), atol=1e-5)
+    np.testing.assert_array_equal(vectors(kept), before)  # an open one stays at its version
+    assert indexed(run, pictures, out)[1] == "6 unchanged"
+
+
+def test_only_new_images_are_computed_and_the_store_may_be_that_of_embed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    parts = [["--shard", f"{number}/2", "--store", str(tmp_path / "rows")] for number in (1, 0)]
+    for part in parts:
+        search.main([*words_of(run, pictures, out), *part])
+    assert not out.exists()
+
+    def not_again(*given: object, **settings: object) -> None:
+        raise AssertionError("embedded again")
+
+    monkeypatch.setattr("guie.models.embedder.Embedder.forward", not_again)
+    search.main([*words_of(run, pictures, out), *parts[0][2:]])
+    (pictures / "left/1_0.png").unlink()
+    shutil.move(pictures, tmp_path / "moved")  # a new root, and nothing is embedded again
+    search.main(words_of(run, tmp_path / "moved", out))
+    assert Index(out).images == 3 and Index(out).facts.root == str(tmp_path / "moved")
 
 
 @pytest.mark.parametrize("how", ["copied over it", "written in place"])
@@ -40,371 +92,202 @@ def test_a_picture_replaced_within_size_and_time_is_found_by_its_content(
         (tmp_path / "p/a").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (64, 64), color).save(tmp_path / f"p/a/{number}.bmp")
     out, path = tmp_path / "index", tmp_path / "p/a/0.bmp"
-    indexed(run, tmp_path / "p", out)
-    before, state = read_index(out).vectors_ND[:].copy(), path.stat()
+    before, state = vectors(indexed(run, tmp_path / "p", out)[0]), path.stat()
     Image.new("RGB", (64, 64), (90, 90, 0)).save(tmp_path / "new.bmp")
     if how == "written in place":
         path.write_bytes((tmp_path / "new.bmp").read_bytes())
     else:
         os.replace(tmp_path / "new.bmp", path)
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    _, changes = indexed(run, tmp_path / "p", out)
-    assert (changes.changed, changes.kept) == (0, 3)  # size and time, by default
+    assert indexed(run, tmp_path / "p", out)[1] == "3 unchanged"  # size and time, by default
     monkeypatch.setenv("GUIE_CHECK_CONTENT", "1")
-    made, changes = indexed(run, tmp_path / "p", out)
-    assert (changes.changed, changes.kept) == (1, 2)
-    assert not np.allclose(made.vectors_ND[0], before[0], atol=1e-3)
-    np.testing.assert_array_equal(made.vectors_ND[1:], before[1:])
-    _, changes = indexed(run, tmp_path / "p", out)
-    assert (changes.changed, changes.kept) == (0, 3)
+    made, words = indexed(run, tmp_path / "p", out)
+    assert words == "1 changed, 2 unchanged"
+    assert not np.allclose(vectors(made)[0], before[0], atol=1e-3)
+    np.testing.assert_array_equal(vectors(made)[1:], before[1:])
+    assert indexed(run, tmp_path / "p", out)[1] == "3 unchanged"
 
 
-def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
-    pictures = folder_of(tmp_path, classes=2, each=3)
+def test_unreadable_images_are_listed_and_a_folder_that_shrank_is_asked_about(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
     (pictures / "left" / "broken.png").write_bytes(b"no picture")
     (pictures / "notes.txt").write_text("no picture by its name")
-    out = tmp_path / "index"
-    _, changes = indexed(run, pictures, out)
-    assert (changes.new, changes.kept) == (6, 0)
-    assert changes.unreadable["image_path"].tolist() == ["left/broken.png"]
-    assert "left/broken.png" in (out / "dropped.csv").read_text()
-    assert pictures_of(pictures).skipped["no image by its extension (.txt)"] == 1
-    before = read_index(out).vectors_ND[:].copy()
-
+    search.main(words_of(run, pictures, out))
+    said, listed = capsys.readouterr().out, tmp_path / "index.dropped.csv"
+    assert "8 images, 16 dimensions (exact): 8 new" in said and "1 files, no image by" in said
+    assert pd.read_csv(listed)["image_path"].tolist() == ["left/broken.png"]
     (pictures / "left" / "broken.png").unlink()
-    (pictures / "right" / "0_0.png").unlink()
-    picture(1, 99, (50, 30)).save(pictures / "left" / "1_0.png")
-    picture(1, 7).save(pictures / "new.png")
-    made, changes = indexed(run, pictures, out)
-    assert (changes.new, changes.changed, changes.removed, changes.kept) == (1, 1, 1, 4)
-    assert "1 new, 1 changed, 1 removed, 4 unchanged" in changes.description
-    assert made.files["image_path"].tolist() == sorted(made.files["image_path"])
-    assert not (out / PARTS).exists() and not (out / "dropped.csv").exists()
-    assert [path.name for path in out.glob("g*")] == ["g2"]
-    np.testing.assert_array_equal(made.vectors_ND[2], before[2])  # left/1_2.png as it was
-    assert not np.array_equal(made.vectors_ND[0], before[0])
-    searcher = open_index(out)
-    expected = searcher.embed([open_as_seen(pictures / path) for path in made.files["image_path"]])
-    np.testing.assert_allclose(made.vectors_ND, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("step", ["index._check_files", "index._read_vectors", "engines._read"])
-def test_an_index_opens_at_the_moment_when_an_update_replaces_it(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
-    indexed(run, pictures, out, factory="IVF1,Flat", probes=1)
-    picture(1, 9).save(pictures / "new.png")
-    module = sys.modules[f"guie.search.{step.partition('.')[0]}"]
-    name = step.partition(".")[2]
-    read = getattr(module, name)
-
-    def updated(*given: object) -> object:
-        monkeypatch.setattr(module, name, read)
-        indexed(run, pictures, out, factory="IVF1,Flat", probes=1)
-        return read(*given)
-
-    monkeypatch.setattr(module, name, updated)
-    assert len(open_index(out).like(0, k=99)) == 8
-
-
-def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
-    indexed(run, pictures, out)
-    picture(1, 9).save(pictures / "new.png")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("guie.search.building.publish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            indexed(run, pictures, out)
-    assert len(open_index(out).like(0, k=99)) == 7  # as before
-    assert indexed(run, pictures, out)[1].new == 1
-
+    (pictures / "left/1_0.png").write_bytes(b"no picture any more")
+    search.main(words_of(run, pictures, out))
+    assert "1 removed, 7 unchanged" in capsys.readouterr().out and listed.exists()
+    listed.write_text("what I dropped\n")
+    with pytest.raises(UserError, match="dropped.csv: would be replaced"):
+        search.main(words_of(run, pictures, out))
     shutil.rmtree(pictures / "left")
     (pictures / "right" / "0_0.png").unlink()
-    with pytest.raises(UserError, match="5 of the 9 images in .* are gone; .* --fewer"):
+    with pytest.raises(UserError, match="4 of the 7 images in .* are gone; .* --fewer"):
         indexed(run, pictures, out)
-    assert indexed(run, pictures, out, fewer=True)[1].removed == 5
-    next(path for path in pictures.rglob("*.png")).unlink()
-    assert indexed(run, pictures, out)[1].removed == 1, "three of four are left"
+    assert indexed(run, pictures, out, fewer=True)[1] == "4 removed, 3 unchanged"
 
 
-def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
+def test_labels_of_a_manifest_are_kept_and_updated(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_of(tmp_path, classes=2, each=2)
+    table = pd.read_csv(tmp_path / "m.csv").sort_values("image_path")
+    made, _ = indexed(run, tmp_path / "m.csv", tmp_path / "index")
+    assert made.read(ABOUT)["label"].to_pylist() == table["label"].tolist()
+    table.assign(label=table["label"] + " new").to_csv(tmp_path / "m.csv", index=False)
+    monkeypatch.setattr("guie.models.embedder.Embedder.forward", None)  # rows come from the store
+    made, words = indexed(run, tmp_path / "m.csv", tmp_path / "index")
+    assert words == "4 changed, 0 unchanged"
+    assert set(made.read(ABOUT)["label"].to_pylist()) == {"left/1 new", "right/0 new"}
+
+
+def test_linked_class_folders_and_archives(run: Path, tmp_path: Path) -> None:
     folder_of(tmp_path, classes=2, each=3)
+    shutil.move(tmp_path / "pictures", tmp_path / "other disk")
+    (tmp_path / "pictures").mkdir()
+    for name in ("left", "right"):
+        (tmp_path / "pictures" / name).symlink_to(tmp_path / "other disk" / name)
+    indexed(run, tmp_path / "m.csv", tmp_path / "index")
+    assert open_index(tmp_path / "index").query(picture(1, 0), 1)[0].distance < 1e-3
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "pictures", "all")
-    shutil.rmtree(tmp_path / "pictures")
+        archive.add(tmp_path / "other disk", "all")
     found = pictures_of(tmp_path / "all.tar.gz")
     assert len(found.files) == 6 and set(found.files["domain"]) == {"all"}
-    parts = [shard_of(found, number, 2).files["image_path"].tolist() for number in range(2)]
-    assert sorted(sum(parts, [])) == found.files["image_path"].tolist()
-    rest = Pictures(found.root, found.files.drop(index=[0, 3]), found.skipped)
-    for number, part in enumerate(parts):  # no image moves when others come or go
-        kept = [path for path in part if path in set(rest.files["image_path"])]
-        assert not kept or shard_of(rest, number, 2).files["image_path"].tolist() == kept
-    one = Pictures(found.root, found.files[:1], found.skipped)
-    with pytest.raises(UserError, match="--shard ./2: has none of the 1 images"):
-        [shard_of(one, number, 2) for number in range(2)]
 
 
-def test_what_is_not_its_own_is_refused(
-    run: Path, four: Path, small_index: Path, tmp_path: Path
-) -> None:
-    pictures, out = four / "pictures", small_index
-    other = tiny_run(tmp_path / "other", start=1)
-    with pytest.raises(UserError, match="or with other weights of it; vectors of two models"):
-        indexed(other, pictures, out)
+def test_what_is_not_its_own_is_refused(run: Path, four: Path, small_index: Path, tmp_path) -> None:
+    pictures, out, album = four / "pictures", small_index, tmp_path / "album"
+    with pytest.raises(UserError, match="by another model than this, or by other weights"):
+        indexed(tiny_run(tmp_path / "other", start=1), pictures, out)
     with pytest.raises(UserError, match="not the model that .* was made with"):
-        open_index(out, str(other)).open_model()
-    shutil.copytree(pictures, tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="elsewhere; choose another --out"):
-        indexed(run, tmp_path / "elsewhere", out)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no image in it"):
-        pictures_of(tmp_path / "empty")
+        open_index(out, str(tmp_path / "other")).query(picture(1, 1))
+    with pytest.raises(UserError, match="with --regions 1, not 5; leave --regions out"):
+        indexed(run, pictures, out, regions=5)
+    album.mkdir()
+    (album / "photo.png").write_text("mine")
+    with pytest.raises(UserError, match="album: not an index, but has 1 files .* photo.png"):
+        search.main(words_of(run, pictures, album))
+    assert os.listdir(album) == ["photo.png"]
+    for folder in (album, tmp_path / "none"):
+        with pytest.raises(UserError, match="no index; create one"):
+            open_index(folder)
+        assert folder == album or not folder.exists()
 
 
-def test_an_index_keeps_its_precision(run: Path, four: Path, tmp_path: Path) -> None:
-    """And is queried in float32, on any machine."""
-    out = tmp_path / "index"
-    words = ["index", "--model", str(run), "--images", str(four / "pictures"), "--out", str(out)]
-    words += ["--workers", "1"]
-    search.main([*words, "--precision", "bf16"])
-    assert read_index(out).facts.precision == "bf16"
-    picture(1, 9).save(four / "pictures" / "new.png")
+def test_damage_and_another_format_are_one_line(small_index: Path) -> None:
+    for facts, fault in (({"format": 9}, "has format 9, not 2"), ({"regions": []}, "not an index")):
+        broken = Index(small_index)
+        broken.set_facts(**facts)
+        with pytest.raises(UserError, match=fault):
+            open_index(small_index)
+        broken.set_facts(format=2, regions=1)
+    for file in (small_index / "images.lance/data").iterdir():
+        file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(UserError, match="index: cannot be read; index the images again"):
+        open_index(small_index)
+
+
+def test_an_update_keeps_the_settings(run: Path, tmp_path: Path) -> None:
+    """And an index in bf16 is queried in float32, on any machine."""
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    words = words_of(run, pictures, out)
+    search.main([*words, "--precision", "bf16", "--regions", "5", "--ann"])
+    picture(1, 9).save(pictures / "new.png")
     search.main(words)
-    facts = read_index(out).facts
-    assert (facts.precision, facts.pictures) == ("bf16", 5)
-    (hit,) = open_index(out).query(four / "pictures" / "new.png", k=1)
+    facts = Index(out).facts
+    assert (facts.precision, facts.regions, facts.ann) == ("bf16", 5, True)
+    (hit,) = open_index(out).query(pictures / "new.png", k=1)
     assert hit.image_path == "new.png" and 0.99 < hit.similarity
-    with pytest.raises(UserError, match="made with --precision bf16, not no; leave --precision"):
+    with pytest.raises(UserError, match="with --precision bf16, not no; leave --precision out"):
         search.main([*words, "--precision", "no"])
 
 
-@pytest.mark.parametrize("name", [FACTS, f"g1/{FILES}", f"g1/{FLAT}"])
-def test_a_damaged_index_is_told_by_its_file(name: str, small_index: Path) -> None:
-    out = small_index
-    whole = (out / name).read_bytes()
-    (out / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=rf"{name}: .*index the images again"):
-        open_index(out)
-    (out / name).write_bytes(whole)
-    facts = json.loads((out / FACTS).read_text())
-    for key, value, message in (
-        ("dimension", 9, FLAT),
-        ("pictures", 3, FILES),
-        ("version", 0, "version 0"),
-    ):
-        (out / FACTS).write_text(json.dumps(facts | {key: value}))
-        with pytest.raises(UserError, match=message):
+KILLED = """
+import os, sys
+sys.path[:0] = {paths!r}
+import pyarrow as pa, search
+from guie.search import updating
+
+batches, rows = updating._batches, updating.ROWS
+updating.ROWS = 2
+
+def killed(*given):
+    for number, batch in enumerate(batches(*given)):
+        yield batch
+        if number:
+            {death}
+
+updating._batches = killed
+search.main({words!r})
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "raise OSError(28, 'No space left')"])
+def test_a_kill_or_a_full_disk_in_the_middle_leaves_the_index_as_it_was(
+    first: bool, death: str, run: Path, tmp_path: Path
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
+    before = 0
+    if not first:
+        indexed(run, pictures, out)
+        before = 8
+        for number in range(6):
+            picture(3, number).save(pictures / f"new_{number}.png")
+    given = {"paths": sys.path, "death": death, "words": words_of(run, pictures, out)}
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED.format(**given)], capture_output=True, text=True
+    )
+    assert ended.returncode == (-signal.SIGKILL if "kill" in death else 1), ended.stderr
+    if "kill" not in death:
+        assert "UserError: " in ended.stderr and "the disk is full" in ended.stderr
+    if first:
+        with pytest.raises(UserError, match="no index"):
             open_index(out)
+    else:
+        assert Index(out).images == before
+    _, words = indexed(run, pictures, out)
+    assert Index(out).images == (8 if first else 14) and "new" in words
 
 
-def words_of(run: Path, pictures: Path, out: Path) -> list[str]:
-    return [
-        *("index", "--model", str(run), "--images", str(pictures), "--out", str(out)),
-        *("--workers", "1"),
-    ]
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root writes anyway")
+def test_a_read_only_index_answers(four: Path, tmp_path: Path, run: Path) -> None:
+    out = shutil.copytree(four / "index", tmp_path / "index")
+    asked = next((four / "pictures").rglob("*.png"))
+    os.chmod(tmp_path, 0o755)
+    for path in (out, *out.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    words = ["query", "--index", str(out), "--model", str(run), str(asked), "--k", "1"]
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import search; search.main({words!r})"
+    # Another user, in effect: root without the rights to write everywhere.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    as_user = drop if os.geteuid() == 0 else []
+    ended = subprocess.run([*as_user, sys.executable, "-c", code], capture_output=True, text=True)
+    assert asked.name in ended.stdout, ended.stderr
+    assert sorted(os.listdir(out / "images.lance/data")) == sorted(
+        os.listdir(four / "index/images.lance/data")
+    )
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Each file below a folder, and what is in it."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def test_a_folder_of_something_else_is_refused_and_left_as_it_is(run: Path, tmp_path: Path) -> None:
-    pictures, album = folder_of(tmp_path, classes=2, each=2), tmp_path / "album"
-    for name in ("g1/a.png", "g7/b.png", "parts/thesis.txt", "parts/0123456789abcdef/model.json"):
-        (album / name).parent.mkdir(parents=True, exist_ok=True)
-        (album / name).write_text("{}")
-    indexed(run, pictures, tmp_path / "shard")
-    before = tree(album)
-    for words in (
-        words_of(run, pictures, album),
-        ["merge", "--shards", str(tmp_path / "shard"), "--out", str(album)],
-    ):
-        with pytest.raises(
-            UserError, match=r"album: not an index, but has 3 other .*\(g1, g7, parts\)"
-        ):
-            search.main(words)
-    (album / FACTS).write_text('{"name": "of a web page"}')
-    with pytest.raises(UserError, match="album/index.json: not an index of search.py"):
-        search.main(words_of(run, pictures, album))
-    (album / FACTS).unlink()
-    assert tree(album) == before
-    run_folder = tmp_path / "trained"
-    shutil.copytree(run, run_folder)
-    (run_folder / ".lock").touch()
-    with pytest.raises(UserError, match="trained: not an index"):
-        search.main(words_of(run, pictures, run_folder))
-
-
-def test_what_a_user_keeps_in_an_index_survives(run: Path, tmp_path: Path) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=3), tmp_path / "index"
-    search.main(words_of(run, pictures, out))
-    own = {"g7/photo.png", f"g8/{FLAT}", "parts/thesis.txt", "g1/own.txt"}
-    for name in own:
-        (out / name).parent.mkdir(exist_ok=True)
-        (out / name).write_text("the user's")
-    away = tmp_path / "away"
-    away.mkdir()
-    (away / FLAT).write_text("the user's")
-    (out / "g9").symlink_to(away)
-    (out / "g²").mkdir()
-    picture(1, 9).save(pictures / "new.png")
-    search.main(words_of(run, pictures, out))
-    found = tree(out)
-    assert {name for name in found if found[name] == b"the user's"} == own
-    assert tree(away) == {FLAT: b"the user's"} and (out / "g²").is_dir()
-    assert read_index(out).facts.pictures == 7
-    # of what is ours, only the new generation is left
-    assert not (out / "g1" / FLAT).exists() and os.listdir(out / PARTS) == ["thesis.txt"]
-
-    (out / "dropped.csv").write_text("what I dropped\n")
-    with pytest.raises(UserError, match="dropped.csv: would be replaced"):
-        search.main(words_of(run, pictures, out))
-    assert (out / "dropped.csv").read_text() == "what I dropped\n"
-    (out / "dropped.csv").unlink()
-    shutil.rmtree(out / PARTS)
-    (out / PARTS).symlink_to(away)
-    with pytest.raises(UserError, match="parts: is a symbolic link, which is not followed"):
-        search.main(words_of(run, pictures, out))
-
-
-@pytest.mark.parametrize("moment", ["finish", "publish"])
-def test_a_first_index_that_was_killed_goes_on(
-    moment: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
-    (pictures / "broken.png").write_bytes(b"no picture")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(f"guie.search.building.{moment}", killed)
-        with pytest.raises(KeyboardInterrupt):
-            search.main(words_of(run, pictures, out))
-    assert (out / PARTS).exists() and (out / "dropped.csv").exists()
-    with pytest.raises(UserError, match="no index"):
-        read_index(out)
-    for file in pictures.rglob("*.png"):
-        file.chmod(0o644)
-    if moment == "publish":
-        (out / "g1" / ".vectors.7.tmp.npy").touch()  # of a kill in the middle of a file
-
-    def not_again(*given: object, **settings: object) -> None:
-        raise AssertionError("embedded again")
-
-    monkeypatch.setattr("guie.models.embedder.Embedder.forward", not_again)
-    search.main(words_of(run, pictures, out))
-    assert read_index(out).facts.pictures == 4 and not (out / PARTS).exists()
-    assert len(list(out.glob("g*"))) == 1
-
-
-def test_two_that_write_one_index_are_refused(run: Path, tmp_path: Path) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
-    indexed(run, pictures, out)
-    shutil.copytree(out, tmp_path / "shard")
-    picture(1, 9).save(pictures / "new.png")
-    before = tree(out)
-    with held(out / ".index.lock", "", "", 0):
-        for words in (
-            words_of(run, pictures, out),
-            ["merge", "--shards", str(tmp_path / "shard"), "--out", str(out)],
-        ):
-            with pytest.raises(
-                UserError, match=r"another process writes this index \(process \d+ on"
-            ):
-                search.main(words)
-    assert {**tree(out), ".index.lock": b""} == {**before, ".index.lock": b""}
-    search.main(words_of(run, pictures, out))
-    assert read_index(out).facts.pictures == 5
-
-
-def test_a_merge_keeps_its_shards_and_other_indexes(four: Path, tmp_path: Path) -> None:
-    shard = str(shutil.copytree(four / "index", tmp_path / "shard"))
-    other = tiny_run(tmp_path / "other", start=1)
-    indexed(other, four / "pictures", tmp_path / "index")
-    with pytest.raises(UserError, match="is one of the shards"):
-        search.main(["merge", "--shards", shard, "--out", str(tmp_path / "other" / ".." / "shard")])
-    with pytest.raises(UserError, match="shard: made from another model than .*index"):
-        search.main(["merge", "--shards", shard, "--out", str(tmp_path / "index")])
-
-
-FALSE = {
-    "pictures": ["4", True, 0],
-    "dimension": [[16]],
-    "model": [None],
-    "generation": ["../../elsewhere/g1", "", None],
-    "version": ["1"],
-    "root": [7],
-    "fit": ["stretch"],
-    "probes": [10**30],
-    "checksums": [{"a": 1}, {}],
-    "sureness": [
-        [],
-        {"labelled": True, "pictures": 4, "similarity": [0.1, 0.2], "share": [0.1]},
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    "key, value", [(key, value) for key in FALSE for value in FALSE[key]], ids=lambda v: str(v)[:20]
-)
-def test_a_false_value_in_the_facts_is_told_by_its_key(
-    key: str, value: object, small_index: Path, tmp_path: Path
-) -> None:
-    out = small_index
-    facts = json.loads((out / FACTS).read_text())
-    shutil.copytree(out / "g1", tmp_path / "elsewhere" / "g1")
-    (out / FACTS).write_text(json.dumps({**facts, key: value}))
-    with pytest.raises(UserError, match=rf"{FACTS}: .*{key}"):
-        open_index(out)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "7", "null", "{}", '"a"', "[" * 9999, "\x00", "{"])
-def test_facts_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / FACTS).write_text(text)
-    with pytest.raises(UserError, match=f"{FACTS}: not an index of search.py, or damaged"):
-        open_index(tmp_path)
-
-
-def flipped(file: Path) -> None:
-    """One bit of the last number is another; the size is the same."""
-    content = bytearray(file.read_bytes())
-    content[-2] ^= 1
-    file.write_bytes(content)
-
-
-def test_damage_that_still_reads_is_found_by_the_checksum(
+def test_old_versions_go_and_small_files_are_joined(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=9), tmp_path / "index"
-    words = [*words_of(run, pictures, out), "--factory", "IVF2,Flat"]
-    search.main(words)
-    for name in (FLAT, FILES, "vectors.faiss"):
-        file = out / "g1" / name
-        whole = file.read_bytes()
-        flipped(file)
-        with pytest.raises(UserError, match=f"g1/{name}: damaged: .* index the images again"):
-            open_index(out)
-        file.write_bytes(whole)
-    # A large file is hashed when the index is brought up to date, not at each query.
-    monkeypatch.setattr("guie.search.index.HASHED_BYTES", 0)
-    flipped(out / "g1" / FLAT)
-    open_index(out)
-    with pytest.raises(UserError, match=f"g1/{FLAT}: damaged"):
-        search.main(words)
-    with pytest.raises(UserError, match=f"g1/{FLAT}: damaged"):
-        search.main(["merge", "--shards", str(out), "--out", str(tmp_path / "whole")])
-
-
-def test_pictures_of_a_manifest_keep_its_labels(tmp_path: Path) -> None:
-    folder_of(tmp_path, classes=2, each=2)
-    found = pictures_of(tmp_path / "m.csv")
-    table = pd.read_csv(tmp_path / "m.csv").sort_values("image_path")
-    assert found.files["label"].tolist() == table["label"].tolist()
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    indexed(run, pictures, out)
+    for number in range(3):
+        picture(1, 9 + number).save(pictures / f"new_{number}.png")
+        indexed(run, pictures, out)
+    assert Index(out).table.stats()["fragment_stats"]["num_fragments"] == 4
+    monkeypatch.setattr(updating, "KEPT", timedelta(microseconds=1))
+    indexed(run, pictures, out)
+    table = Index(out).table
+    assert table.stats()["fragment_stats"]["num_fragments"] == 1 and table.count_rows() == 7
+    assert len(table.list_versions()) <= 3
 
 
 @pytest.mark.slow
@@ -412,7 +295,6 @@ def test_two_processes_make_the_index_of_one(run: Path, tmp_path: Path) -> None:
     words = ["index", "--model", str(run), "--images", str(folder_of(tmp_path)), "--workers", "1"]
     search.main([*words, "--out", str(tmp_path / "one")])
     two_processes.run("search", [*words, "--out", str(tmp_path / "two")])
-    one, two = (read_index(tmp_path / name) for name in ("one", "two"))
-    assert one.files.equals(two.files)
-    np.testing.assert_allclose(one.vectors_ND, two.vectors_ND, atol=1e-6)
-    assert one.facts.sureness == two.facts.sureness
+    one, two = (Index(tmp_path / name) for name in ("one", "two"))
+    assert paths(one) == paths(two) and isinstance(one.read(ABOUT), pa.Table)
+    np.testing.assert_allclose(vectors(one), vectors(two), atol=1e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,9 +13,7 @@ import search
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
-from guie.search.building import merge
-from guie.search.index import Facts
-from guie.search.regions import GRIDS, Region, regions_of
+from guie.data.regions import GRIDS, Region, regions_of
 from guie.search.searcher import Searcher, open_index
 from some_pictures import folder_of, indexed, picture
 
@@ -36,7 +33,6 @@ def searcher(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 def test_regions_cover_the_image_and_neighbours_overlap(count: int) -> None:
     regions = regions_of(count)
     assert len(regions) == count and regions[0] == Region(0, 0, 1)
-    assert count in get_args(get_type_hints(Facts)["regions"])
     for side in GRIDS[count]:
         lefts = sorted({region.left for region in regions if region.side == side})
         assert lefts[0] == 0 and lefts[-1] + side == pytest.approx(1)
@@ -49,21 +45,21 @@ def test_regions_cover_the_image_and_neighbours_overlap(count: int) -> None:
 
 
 def test_vectors_are_those_of_the_crops(searcher: Searcher) -> None:
-    row, files = 7, searcher.index.files
-    image = open_as_seen(Path(searcher.index.facts.root) / files["image_path"][row])
+    row, files, vectors_ND = 7, searcher.engine.files, searcher.engine.vectors_ND
+    image = open_as_seen(searcher.root / files["image_path"][row])
     crops = [image.crop(region.corners(image.size)) for region in regions_of(COUNT)]
-    kept = searcher.vectors_ND[row * COUNT : (row + 1) * COUNT]
-    np.testing.assert_allclose(searcher.embed(crops), kept, atol=1e-6)
-    assert (searcher.vector_of_row(row) == kept[0]).all()
+    kept = vectors_ND[row * COUNT : (row + 1) * COUNT]
+    np.testing.assert_allclose(searcher.model.embed(crops), kept, atol=1e-6)
+    assert (searcher.engine.vectors([files["image_path"][row]]) == kept[0]).all()
 
 
 @pytest.mark.parametrize("own", [None, 0, 13])
 @pytest.mark.parametrize("domain", [None, "left"])
 def test_an_image_is_as_near_as_its_nearest_region(searcher, own, domain) -> None:
-    files = searcher.index.files
-    query_D = np.random.default_rng(own or 5).normal(size=searcher.vectors_ND.shape[1])
+    files, vectors_ND = searcher.engine.files, searcher.engine.vectors_ND
+    query_D = np.random.default_rng(own or 5).normal(size=vectors_ND.shape[1])
     query_D = (query_D / np.linalg.norm(query_D)).astype(np.float32)
-    score_NR = (searcher.vectors_ND @ query_D).reshape(len(files), COUNT)
+    score_NR = (vectors_ND @ query_D).reshape(len(files), COUNT)
     best_N = score_NR.max(axis=1)
     asked = (
         np.ones(len(files), bool)
@@ -73,12 +69,14 @@ def test_an_image_is_as_near_as_its_nearest_region(searcher, own, domain) -> Non
     if own is not None:
         asked[own] = False
     for k in (1, 4, 100):
-        hits = searcher.near(query_D, k, domain, own)
+        mine = None if own is None else [files["image_path"][own]]
+        (hits,) = searcher.near(query_D[None], k, domain, mine)
         order = np.lexsort((np.arange(len(files)), -best_N))
-        assert [hit.row for hit in hits] == order[asked[order]][:k].tolist()
-        for hit in hits:
-            assert hit.similarity == pytest.approx(best_N[hit.row], abs=1e-6)
-            nearest = int(np.argmax(score_NR[hit.row]))
+        rows = order[asked[order]][:k].tolist()
+        assert [hit.image_path for hit in hits] == files["image_path"][rows].tolist()
+        for row, hit in zip(rows, hits, strict=True):
+            assert hit.similarity == pytest.approx(best_N[row], abs=1e-6)
+            nearest = int(np.argmax(score_NR[row]))
             left, top, side = regions_of(COUNT)[nearest]
             assert hit.region == ((left, top, left + side, top + side) if nearest else None)
 
@@ -95,44 +93,18 @@ def test_an_object_in_a_corner_is_found_there(run: Path, tmp_path: Path) -> None
     assert hit.description.endswith("at 0.50,0.50,1.00,1.00")
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF4,Flat"])
-def test_an_approximate_search_finds_the_same(searcher, run: Path, tmp_path: Path, factory) -> None:
-    source = Path(searcher.index.facts.source)
-    indexed(run, source, tmp_path / "index", regions=COUNT, factory=factory, probes=None)
-    other = open_index(tmp_path / "index")
-    if factory == "IVF4,Flat":
-        other.engine.find.__self__.faiss_index.nprobe = 4  # all lists
-    for row in (0, 11):
-        assert [hit.row for hit in other.like(row, 5)] == [hit.row for hit in searcher.like(row, 5)]
-
-
 def test_an_update_has_the_bits_of_a_new_index(run: Path, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, classes=3, each=2)
     indexed(run, folder, tmp_path / "index", regions=COUNT)
     picture(11, 3).save(folder / "left/1_0.png")
     picture(12, 4).save(folder / "right/new.png")
     (folder / "right/0_1.png").unlink()
-    updated, changes = indexed(run, folder, tmp_path / "index", regions=COUNT)
-    assert (changes.new, changes.changed, changes.removed, changes.kept) == (1, 1, 1, 4)
-    fresh, _ = indexed(run, folder, tmp_path / "fresh", regions=COUNT)
+    _, words = indexed(run, folder, tmp_path / "index", regions=COUNT)
+    assert words == "1 new, 1 changed, 1 removed, 4 unchanged"
+    indexed(run, folder, tmp_path / "fresh", regions=COUNT)
+    updated, fresh = (open_index(tmp_path / name).engine for name in ("index", "fresh"))
     assert updated.files.equals(fresh.files)
     np.testing.assert_allclose(updated.vectors_ND, fresh.vectors_ND, atol=1e-6)
-
-
-def test_shards_are_merged(searcher, run: Path, tmp_path: Path) -> None:
-    words = ["--images", searcher.index.facts.source, "--model", str(run), "--workers", "1"]
-    for number in range(2):
-        out = ["--out", str(tmp_path / str(number)), "--shard", f"{number}/2"]
-        search.main(["index", *words, *out, "--regions", str(COUNT)])
-    whole = merge([tmp_path / "0", tmp_path / "1"], tmp_path / "all", None, None)
-    assert whole.facts.regions == COUNT
-    merged = open_index(tmp_path / "all")
-    found = [[hit.image_path for hit in s.near(s.vectors_ND[3], 9)] for s in (merged, searcher)]
-    expected = [hit.image_path for hit in searcher.near(merged.vectors_ND[3], 9)]
-    assert found[0] == expected
-    search.main(["index", *words, "--out", str(tmp_path / "plain"), "--shard", "1/2"])
-    with pytest.raises(UserError, match="made from other --regions than"):
-        merge([tmp_path / "0", tmp_path / "plain"], tmp_path / "both", None, None)
 
 
 def test_an_update_keeps_the_regions_and_others_are_refused(
@@ -153,7 +125,7 @@ def test_an_update_keeps_the_regions_and_others_are_refused(
 
 
 def test_a_page_shows_the_region(searcher: Searcher, tmp_path: Path) -> None:
-    asked = Path(searcher.index.facts.root) / searcher.index.files["image_path"][3]
+    asked = searcher.root / searcher.engine.files["image_path"][3]
     part = open_as_seen(asked).crop(regions_of(COUNT)[2].corners(open_as_seen(asked).size))
     part.save(tmp_path / "part.png")
     words = ["--index", str(searcher.index.folder), str(tmp_path / "part.png"), "--k", "3"]
@@ -185,7 +157,3 @@ def test_crops_of_a_file_decode_it_once(tmp_path: Path) -> None:
     sizes = [crop.shape[:2] for crop in crops]
     assert sizes == [(32, 40), *[(24, 30)] * 4] * 2
     assert (data.pixels(7) == crops[7]).all() and (data.pixels(2) == crops[2]).all()
-
-
-def test_more_neighbours_than_images_take_no_memory(searcher: Searcher) -> None:
-    assert len(searcher.like(0, k=2**31 - 1)) == len(searcher.index.files) - 1

@@ -16,7 +16,6 @@ import search
 from guie.base.errors import UserError
 from guie.models.backbones.open_clip import import_open_clip
 from guie.search import Searcher, open_index
-from guie.search.server import MOST_LETTERS, make_app
 from some_pictures import folder_of, indexed
 
 WORDS = "a red cup"
@@ -43,30 +42,19 @@ def encoded(place: Path) -> np.ndarray:
 
 def test_a_text_finds_the_images_nearest_to_its_encoding(clip: Path) -> None:
     searcher = open_index(clip / "index")
-    cosine = np.asarray(searcher.vectors_ND) @ encoded(clip)
+    cosine = searcher.engine.vectors_ND @ encoded(clip)
     hits = searcher.query_text(WORDS, 5)
-    assert [hit.row for hit in hits] == np.argsort(-cosine, kind="stable")[:5].tolist()
+    expected = searcher.engine.files["image_path"][np.argsort(-cosine, kind="stable")[:5]]
+    assert [hit.image_path for hit in hits] == expected.tolist()
     assert hits[0].similarity == pytest.approx(float(cosine.max()), abs=1e-5)
-    assert searcher.index.facts.sureness and {hit.sure for hit in hits} == {None}
+    assert searcher.index.facts.confidence and {hit.sure for hit in hits} == {None}
     assert {hit.domain for hit in searcher.query_text(WORDS, 5, "left")} == {"left"}
     with pytest.raises(UserError, match="the text is empty; describe what the image shows"):
         searcher.query_text(" ")
 
 
-def test_the_text_encoder_is_loaded_once(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from guie.evaluation import text
-
-    loaded, create = [], text.create_clip
-    monkeypatch.setattr(text, "create_clip", lambda b: loaded.append(1) or create(b))
-    searcher = open_index(clip / "index")
-    assert searcher.takes_texts and not loaded
-    for words in (WORDS, "a bridge"):
-        searcher.query_text(words)
-    assert len(loaded) == 1
-
-
 def test_a_model_without_texts_is_refused(searcher: Searcher) -> None:
-    assert not searcher.takes_texts
+    assert not searcher.model.takes_texts
     with pytest.raises(UserError, match="is not a CLIP with a pretrained text encoder"):
         searcher.query_text(WORDS)
 
@@ -78,7 +66,7 @@ def test_the_command(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     picture, text = json.loads((tmp_path / "found.json").read_text())
     hits = open_index(clip / "index").query_text(WORDS, 2)
     assert text["query"] == WORDS and picture["hits"][0]["image_path"].endswith("left/1_0.png")
-    assert [hit["row"] for hit in text["hits"]] == [hit.row for hit in hits]
+    assert [hit["image_path"] for hit in text["hits"]] == [hit.image_path for hit in hits]
     page = (tmp_path / "found.html").read_text()
     assert page.count("data:image/jpeg") == 5 and f"<h2>{WORDS}</h2>" in page
     for wrong, fault in (
@@ -88,20 +76,3 @@ def test_the_command(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         with pytest.raises(SystemExit):
             search.main([*words, *wrong])
         assert fault in capsys.readouterr().err
-
-
-def test_the_page_asks_for_a_text(clip: Path, searcher: Searcher) -> None:
-    asked = open_index(clip / "index")
-    client = make_app(asked, ("localhost",)).test_client()
-    assert client.get("/about").json["texts"] is True
-    found = client.post("/text?k=4", data={"text": WORDS}).json
-    rows = [hit.row for hit in asked.query_text(WORDS, 4)]
-    assert [hit["row"] for hit in found["hits"]] == rows
-    again = client.get(f"/neighbours?token={found['token']}&domain=left&k=30").json["hits"]
-    assert {hit["domain"] for hit in again} == {"left"} and {hit["sure"] for hit in again} == {None}
-    for text, fault in (("", "the text is empty"), ("a" * (MOST_LETTERS + 1), "1,001 letters")):
-        answer = client.post("/text", data={"text": text})
-        assert answer.status_code == 400 and fault in answer.json["error"]
-    other = make_app(searcher, ("localhost",)).test_client()
-    assert other.get("/about").json["texts"] is False
-    assert "is not a CLIP" in other.post("/text", data={"text": WORDS}).json["error"]

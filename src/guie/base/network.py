@@ -1,15 +1,16 @@
-"""Download files, and bound the time that a missing network costs."""
+"""Download files, bound the time that a missing network costs, and refuse foreign hosts."""
 
 from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tqdm import tqdm
@@ -55,3 +56,54 @@ def stream(url: str, path: Path) -> None:
             while chunk := source.read(CHUNK_BYTES):
                 target.write(chunk)
                 bar.update(len(chunk))
+
+
+class OwnHosts:
+    """ASGI middleware: refuses requests to, and from pages of, hosts that are not this server's.
+
+    A foreign page's name can resolve to this machine (DNS rebinding); an address in place of a name cannot.
+
+    Args:
+        names: host names of this server, in lower case.
+        policy: content security policy that answers get.
+    """
+
+    def __init__(self, app: Any, names: Collection[str], policy: str):
+        self.app, self.names, self.policy = app, names, policy
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on, or answer 403."""
+        headers = {
+            name.decode(): value.decode("latin-1") for name, value in scope.get("headers", ())
+        }
+        host, origin = host_name(f"//{headers.get('host', '')}"), headers.get("origin")
+        allowed = host in self.names or is_address(host)
+        same = origin is None or host_name(origin) in (host, *self.names)
+
+        async def answer(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                policy = b"content-security-policy", self.policy.encode()
+                message = message | {"headers": [*message.get("headers", ()), policy]}
+            await send(message)
+
+        if scope["type"] == "lifespan" or (allowed and same):
+            await self.app(scope, receive, answer)
+            return
+        await send({"type": "http.response.start", "status": 403, "headers": []})
+        await send({"type": "http.response.body", "body": b"not a host name of this page"})
+
+
+def host_name(url: str) -> str:
+    """Return the host of a URL, in lower case; empty if there is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address."""
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False

@@ -234,7 +234,7 @@ class Samples(Dataset[Any]):
 
 
 class Crop(Iterable[float], Protocol):
-    """A box in an image: `Box` in pixels, or `guie.search.regions.Region` in shares."""
+    """A box in an image: `Box` in pixels, or `guie.data.regions.Region` in shares."""
 
     def corners(self, size_px: tuple[int, int]) -> tuple[int, int, int, int]: ...
 

@@ -88,6 +88,18 @@ def picture_of(data: bytes, decode: Decode = "seen") -> Image.Image:
     return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", FOREIGN)
 
 
+def cropped(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.Image:
+    """Crop an image to left, top, right, bottom in pixels; None keeps it whole. Raises UserError."""
+    if box is None:
+        return image
+    left, top, right, bottom = box
+    if not (0 <= left < right <= image.width and 0 <= top < bottom <= image.height):
+        size = f"the image of {image.width} x {image.height}"
+        fault = f"box {','.join(map(str, box))}: is not in {size}"
+        raise UserError(f"{fault}; it is left,top,right,bottom in pixels")
+    return image.crop(box)
+
+
 def open_part(
     path: str | Path,
     part_of: Callable[[int, int], Region],

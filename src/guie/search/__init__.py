@@ -1,7 +1,4 @@
-"""Search your own images: an index on disk, queries, a local web page, duplicates, shards.
-
-This package loads models with `evaluation`, draws pages with `report` and finds duplicates with `curation`.
-"""
+"""Search your own images: an index in LanceDB, queries, a page in the browser, a push to a server."""
 
 from guie.search.searcher import Searcher, open_index
 

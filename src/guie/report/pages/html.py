@@ -177,9 +177,14 @@ class Pictures:
             image = open_as_seen(path)
         except (UserError, ValueError) as error:  # ValueError: a NUL in the path
             return Picture("", 0, 0, str(error).replace(f"{path}: ", "", 1))
-        side_px = (self.side_px, self.side_px)
-        image.thumbnail(side_px, Image.Resampling.BICUBIC, reducing_gap=2.0)
-        return _embedded(image)
+        return thumbnail(image, self.side_px)
+
+
+def thumbnail(image: Image.Image, side_px: int) -> Picture:
+    """Return an image of at most this side, embedded as JPEG without metadata."""
+    small = image.copy()
+    small.thumbnail((side_px, side_px), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    return _embedded(small)
 
 
 def _embedded(image: Image.Image) -> Picture:

@@ -1,4 +1,4 @@
-"""Find copies and look-alikes in an index, with the method of `guie.curation.duplicates`.
+"""Group the images of a folder that are copies of each other, or look alike, as curation finds them.
 
 Hashes propose pairs, thumbnails confirm them, and pixels decide. Groups are the connected components of the
 pairs.
@@ -18,52 +18,42 @@ from guie.base.errors import UserError
 from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.limits import Grade
-from guie.curation.duplicates.links import Links, find_links
+from guie.curation.duplicates.links import find_links
 from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
-from guie.search.index import Index
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
 
 
-def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.DataFrame:
+def find_groups(
+    root: Path, files: pd.DataFrame, workers: int, mirrored: bool = False
+) -> pd.DataFrame:
     """Return groups of images that are copies, or look like copies.
 
     Columns: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
     link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images.
+
+    Args:
+        files: image_path below the root, domain and label, which may be empty.
+        mirrored: a mirror image is also a copy.
+
+    Raises UserError if an image cannot be read.
     """
-    root = Path(index.facts.root)
-    files = index.files
     checks = Checks(FINGERPRINTS, root, files["image_path"])
     checks.fill(workers, "copies")
-    table = (
-        checks.table()
-        .reset_index(names="image_path")
-        .assign(
-            domain=files["domain"].replace("", "pictures"),
-            label=files["label"].replace("", "unknown"),
-        )
-    )
+    table = checks.table().reset_index(names="image_path")
     bad = table[table["reason"] != ""]
     if len(bad):
-        raise UserError(
-            f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such images);"
-            " update the index first: run the same `search.py index` again"
-        )
+        fault = f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]}"
+        raise UserError(f"{fault} ({len(bad)} such images); update the index first")
+    names = {"domain": "pictures", "label": "unknown"}  # rules compare within domains
+    table = table.assign(**{key: files[key].replace("", name) for key, name in names.items()})
     embed = partial(thumbnails, root=root, workers=workers)
-    differences = Pixels(
-        root, workers, dict(zip(table["image_path"], table["pixels"], strict=True))
-    )
-    links = find_links(table, NearConfig(mirrored=mirrored), embed, differences)
-    return _grouped(index.files, links)
-
-
-def _grouped(files: pd.DataFrame, links: Links) -> pd.DataFrame:
+    digests = dict(zip(table["image_path"], table["pixels"], strict=True))
+    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers, digests))
+    near, size = links.near, links.pictures.max() + 1
+    pairs = np.ones(len(near), bool), (near["picture"], near["other"])
+    _, group_of = connected_components(coo_matrix(pairs, shape=(size, size)), directed=False)
     picture = files["image_path"].map(links.pictures)
-    near = links.near
-    size = int(links.pictures.max()) + 1 if len(links.pictures) else 0
-    ones = np.ones(len(near), bool)
-    graph = coo_matrix((ones, (near["picture"], near["other"])), shape=(size, size))
-    _, group_of = connected_components(graph, directed=False)
     rows = files.assign(picture=picture, group=group_of[picture])
     rows = rows[rows.groupby("group")["image_path"].transform("size") > 1]
     best = near.sort_values(["grade", "difference"], ascending=[False, True])
@@ -72,11 +62,6 @@ def _grouped(files: pd.DataFrame, links: Links) -> pd.DataFrame:
     grade, difference = (rows["picture"].map(best[key]) for key in ("grade", "difference"))
     kinds = np.where(equal, "equal", np.where(grade >= Grade.COPY, "copy", "alike"))
     rows = rows.assign(kind=kinds, difference=difference.where(~equal, 0.0))
-    return _numbered(rows)
-
-
-def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """Number groups from 1, the largest first; groups of equal size by their first path."""
     first = rows.groupby("group")["image_path"].agg(["size", "min"])
     order = first.sort_values(["size", "min"], ascending=[False, True]).index
     number = pd.Series(np.arange(1, len(order) + 1), order)

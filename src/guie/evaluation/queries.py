@@ -1,0 +1,139 @@
+"""Embed single images and texts as queries, by one model that several threads share.
+
+Shapes: B images, D dimensions, P patches of an image, F features of a patch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError, why_unreadable
+from guie.base.files import cache_folder
+from guie.data.dataset import as_batch, image_shapes
+from guie.evaluation.knn import unit_vectors
+from guie.evaluation.opened import EmbeddingModel, load_embedding_model
+from guie.evaluation.patches import PatchFeatures
+from guie.models.pretrained import sha256_of
+
+if TYPE_CHECKING:
+    from guie.evaluation.text import TextEncoder
+
+KEPT = 4096  # images whose patches stay in memory: 77 MB for ViT-Ti/16 at 112 px
+
+
+class QueryModel:
+    """A model that is loaded for the first query.
+
+    Args:
+        word: a run folder, submission.zip or LIBRARY:NAME:TAG.
+        size_px, fit: image size in pixels and resizing of a library's model.
+        check: raises UserError for the recipe of a model that is not the expected one.
+    """
+
+    def __init__(
+        self, word: str, size_px: int | None, fit: str, check: Callable[[dict[str, Any]], None]
+    ):
+        self.word, self._settings, self._check = word, (size_px, fit), check
+        self._kept: OrderedDict[Path, np.ndarray] = OrderedDict()  # patches
+        self._lock = RLock()  # only one thread at a time uses the model
+
+    @cached_property
+    def opened(self) -> EmbeddingModel:
+        """The model. Raises UserError if it is missing or not the expected one."""
+        if self.word.endswith(".zip"):
+            # A submission contains code, so its hash is checked before it is loaded.
+            path = Path(self.word)
+            if why := why_unreadable(path, "submission"):
+                raise UserError(f"{why}; give its new path with --model")
+            self._check({"submission_sha256": sha256_of(path)})
+        accelerator = make_accelerator()
+        self._device = accelerator.device
+        opened = load_embedding_model(self.word, accelerator, cache_folder(), *self._settings)
+        self._check(opened.recipe)
+        opened.embedder.eval()
+        return opened
+
+    @torch.inference_mode()
+    def embed(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Embed upright RGB images; return unit vectors (B, D)."""
+        with self._lock:
+            rows = []
+            for image in images:
+                image_1CHW = as_batch(np.asarray(image))
+                taken = self.opened.preprocess(image_1CHW), image_shapes(image_1CHW)
+                emb_1D = self.opened.embedder(*(part.to(self._device) for part in taken))
+                rows.append(emb_1D.float().cpu())
+        return unit_vectors(torch.cat(rows).numpy(), [f"image {n}" for n in range(len(rows))])
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether a text can be a query: the model is a CLIP with its text encoder."""
+        from guie.evaluation.text import takes_texts  # open_clip takes a second to import
+
+        with self._lock:
+            return self.opened.model is not None and takes_texts(self.opened.model)
+
+    @cached_property
+    def _encoder(self) -> TextEncoder:
+        from guie.evaluation.text import TextEncoder
+
+        if self.opened.model is None:
+            raise UserError(f"{self.word}: a submission takes only images; query with an image")
+        return TextEncoder(self.opened.model)
+
+    def embed_text(self, text: str) -> np.ndarray:
+        """Embed a text in the space of the images; return a unit vector (1, D).
+
+        Raises UserError for a model without a text encoder, or an empty text.
+        """
+        if not text.strip():
+            raise UserError("the text is empty; describe what the image shows")
+        with self._lock:
+            return self._encoder.embed([text])
+
+    @cached_property
+    def _features(self) -> PatchFeatures:
+        if self.opened.model is None:
+            raise UserError("--rerank local: a submission has no patches; index a run")
+        return PatchFeatures(self.opened.model)
+
+    @torch.inference_mode()
+    def patches(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Return the patches of upright RGB images (B, P, F).
+
+        Raises UserError for a model that is not a plain vision transformer.
+        """
+        with self._lock:
+            rows = []
+            for image in images:
+                image_BCHW = self.opened.preprocess(as_batch(np.asarray(image)))
+                taken = image_BCHW.to(self._device)
+                rows.append(self._features(taken).cpu().numpy())
+        return np.concatenate(rows).reshape(len(rows), self._features.patches, -1)
+
+    def patches_of(
+        self, files: Sequence[Path], decode: Callable[[Path], Image.Image]
+    ) -> np.ndarray:
+        """Return the patches of image files (B, P, F), rounded to float16; an unreadable image is black."""
+        with self._lock:
+            for file in files:
+                if file not in self._kept:
+                    try:
+                        image = decode(file)
+                    except UserError:
+                        image = Image.new("RGB", (8, 8))
+                    self._kept[file] = self.patches([image])[0].astype(np.float16)
+            found = np.stack([self._kept[file] for file in files]).astype(np.float32)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return found
