@@ -10,7 +10,7 @@ python src/search.py push --index runs/pictures postgresql://user@server/photos
 
 index accepts a folder, an archive or a manifest, and any model that embed.py accepts. Run the same command
 again to update an index, or to resume after a kill: only new and changed images are computed. Computed rows
-stay in OUT.rows, or in `--store DIR`, which embed.py shares. OUT and images may be in a bucket (s3://...).
+stay in OUT.rows, or in `--store DIR`, which embed.py shares. Images may be in a bucket (s3://...).
 Search is exact by default; `--ann` adds an approximate index on disk, and measures its recall.
 
 Several machines compute parts of the rows, and the command without --shard then writes the index:
@@ -62,7 +62,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     push = commands.add_parser("push", help="bring a table in PostgreSQL or Qdrant up to date")
     _add_index_options(make)
     for command in (query, serve, copies, push):
-        command.add_argument("--index", type=as_path, required=True)
+        command.add_argument("--index", type=Path, required=True)
     for command in (query, serve, copies):
         command.add_argument("--root", type=Path, help="new folder of the images, if they moved")
     for command in (query, serve):
@@ -117,7 +117,7 @@ def _add_index_options(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, help="run folder, your own submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=as_path, required=True, help="folder, archive or manifest")
     add("--root", type=as_path, help="folder of a manifest's images (default: its folder)")
-    add("--out", type=as_path, required=True, help="folder of the index")
+    add("--out", type=arguments.local_path, required=True, help="folder of the index")
     add("--store", metavar="DIR", help="folder of computed rows (default: <out>.rows)")
     words = "only compute part N, from 0 on, of M"
     add("--shard", type=arguments.shard, default=(0, 1), metavar="N/M", help=words)

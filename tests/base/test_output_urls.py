@@ -30,7 +30,6 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], object], str]] = {
     "export": (export.main, "--run r --out URL"),
     "score": (score.main, "--submission m.csv --manifest m.csv --out URL.json"),
     "index": (search.main, "index --model m --images m.csv --out URL"),
-    "merge": (search.main, "merge --shards . --out URL"),
     "query": (search.main, "query --index . m.csv --json URL.json"),
     "duplicates": (search.main, "duplicates --index . --out URL.csv"),
     "shards": (curate.main, "--manifest m.csv --shards URL"),

@@ -1,6 +1,6 @@
 """Keep an index as a LanceDB table: a row for each image, or for each region of it.
 
-The table `images` of a folder or a bucket has the columns of `SCHEMA` and the vectors, whose metadata are
+The table `images` of a folder has the columns of `SCHEMA` and the vectors, whose metadata are
 `Facts`. Each change is a version, which readers see whole or not at all.
 """
 
@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import DISK_FULL, UserError
 from guie.data.images import Decode
-from guie.data.shards.address import as_path, shown, url_of
 
 filterwarnings("ignore", "lancedb fork support")  # of loaders, which do not use it
 
@@ -73,9 +72,9 @@ class Index:
     """
 
     def __init__(self, folder: str | Path):
-        self.folder, self.name = as_path(folder), shown(as_path(folder))
+        self.folder, self.name = Path(folder), str(folder)
         absent = UserError(f"{self.name}: no index; create one with `search.py index`")
-        if not url_of(self.folder) and not (self.folder / f"{NAME}.lance").is_dir():
+        if not (self.folder / f"{NAME}.lance").is_dir():
             raise absent  # `connect` would make the folder
         with faults(self.name, UNREADABLE):
             try:

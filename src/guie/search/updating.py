@@ -25,7 +25,7 @@ from guie.base.errors import UserError
 from guie.base.processes import loader_count
 from guie.data.images import DECODERS
 from guie.data.regions import regions_of
-from guie.data.shards.address import shown, url_of
+from guie.data.shards.address import shown
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.rows.embedding import FileEmbeddings
@@ -93,7 +93,7 @@ def update(
     )
     embeddings.fill(part=part)
     if accelerator.is_main_process and part == (0, 1):
-        with faults(shown(out), "cannot be written, and stays as it was"):
+        with faults(str(out), "cannot be written, and stays as it was"):
             _write(out, facts, files, embeddings.rows(), gone)
     return words, bad
 
@@ -105,8 +105,6 @@ def recipe_hash(recipe: dict[str, Any]) -> str:
 
 def existing(out: Path) -> Index | None:
     """Return the index of a folder; None if it is new or empty. Raises UserError for other content."""
-    if url_of(out):
-        return Index(out) if NAME in lancedb.connect(shown(out)).list_tables().tables else None
     if (out / f"{NAME}.lance/_versions").is_dir():
         return Index(out)
     # A killed process may leave a table without a version.
@@ -141,7 +139,7 @@ def _plan(
         kept_N &= files[name].to_numpy() == known[name].to_numpy()[row_N]
     gone = known["image_path"][~known.index.isin(row_N)].tolist()
     if len(gone) > (1 - LEFT) * len(known) and not fewer:
-        lost = f"{len(gone):,} of the {len(known):,} images in {shown(out)} are gone"
+        lost = f"{len(gone):,} of the {len(known):,} images in {out} are gone"
         remedy = "check that the folder is complete, and pass --fewer if it is"
         raise UserError(f"{shown(root)}: {lost}; {remedy}")
     fresh = files[~kept_N]
@@ -178,7 +176,7 @@ def _write(out: Path, facts: Facts, files: pd.DataFrame, rows: Rows, gone: list[
     old, schema = existing(out), facts.schema
     reader = pa.RecordBatchReader.from_batches(schema, _batches(schema, facts.regions, files, rows))
     if old is None:
-        lancedb.connect(shown(out)).create_table(NAME, reader, schema=schema)
+        lancedb.connect(str(out)).create_table(NAME, reader, schema=schema)
     elif len(files):
         merge = old.table.merge_insert(KEY).when_matched_update_all().when_not_matched_insert_all()
         merge.execute(reader)
