@@ -33,7 +33,8 @@ def main_process(method: str, message: object) -> None:
 
 
 def test_it_heeds_its_parent_and_nobody_else() -> None:
-    context = multiprocessing.get_context("fork")
+    # Not forked: a library of another test may start threads in a fork, which take the signal
+    context = multiprocessing.get_context("spawn")
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
     child.start()

@@ -185,8 +185,8 @@ class Store:
         names, keys = [], []
         files = sorted(name for name in self._names() if KEYS.fullmatch(name))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for file, key_R in zip(files, pool.map(self._keys, files), strict=True):
-                name = file.removesuffix(".key.npy")
+            for file, content in zip(files, pool.map(self._content, files), strict=True):
+                name, key_R = file.removesuffix(".key.npy"), _keys(content)
                 if key_R is None:
                     self._forget(name)
                 else:
@@ -203,11 +203,11 @@ class Store:
         block_N = np.where(key_M[place_N] == states.key_N, block_M[place_N], -1)
         return names, block_N, row_M[place_N]
 
-    def _keys(self, name: str) -> np.ndarray | None:
-        with suppress(OSError, ValueError, EOFError):
-            key_R = np.load(self._local(name))
-            return key_R if key_R.dtype == KEY else None
-        return None
+    def _content(self, name: str) -> bytes:
+        """Return the file's bytes; none if it cannot be read."""
+        with suppress(OSError):
+            return self._local(name).read_bytes()
+        return b""
 
     def _blocks(self, names: Sequence[str], used: np.ndarray) -> list[Path]:
         """Return the file of each block; those of a bucket are fetched if they are used."""
@@ -285,6 +285,17 @@ class Writer(ThreadPoolExecutor):
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
         self.wait()
+
+
+def _keys(content: bytes) -> np.ndarray | None:
+    """Return the keys of a file; None if it is damaged.
+
+    Never in threads: numpy reads headers by `ast`, which fails in several threads of Python 3.11.
+    """
+    with suppress(ValueError, EOFError):
+        key_R = np.load(io.BytesIO(content))
+        return key_R if key_R.dtype == KEY else None
+    return None
 
 
 def _as_npy(array: np.ndarray) -> bytes:
