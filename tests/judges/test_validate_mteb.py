@@ -86,5 +86,6 @@ def test_a_file_in_place_of_the_folder_is_refused_at_once(asked, tmp_path):
 
 def test_without_mteb_it_says_what_sets_it_up(asked, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
+    monkeypatch.delitem(sys.modules, "guie.evaluation.mteb", raising=False)
     with pytest.raises(UserError, match="no module mteb: .*make judges"):
         validate.main(["--mteb", "SOPI2IRetrieval", *asked[1:]])
