@@ -24,7 +24,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -34,16 +34,18 @@ from guie.base import arguments, errors
 from guie.base.arguments import METHODS
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
-from guie.data.shards.address import as_path, url_of
+from guie.data.shards.address import as_path
 from guie.data.shards.address import shown as named
 
 if TYPE_CHECKING:
+    import pandas as pd
     from PIL import Image
 
     from guie.search.searcher import Hit
     from guie.search.table import Index
 
 NAMED = 5  # unreadable files that are printed; a list has all
+DROPPED = ["image_path", "reason"]  # columns of that list
 
 # Each command imports what it needs: the help and refusals come at once, and a query does not
 # wait for what builds an index.
@@ -155,7 +157,6 @@ def index(args: argparse.Namespace) -> None:
     from guie.base.devices import from_main, make_accelerator
     from guie.base.files import cache_folder, refuse_foreign_list
     from guie.base.slow_bf16 import float32_products
-    from guie.data.shards.storage import written
     from guie.evaluation.opened import embedding_precision, load_embedding_model, open_in_actor
     from guie.rows.pictures import pictures_of
     from guie.search.table import Facts, Index
@@ -163,8 +164,7 @@ def index(args: argparse.Namespace) -> None:
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     dropped = args.out.with_name(f"{args.out.name}.dropped.csv")
-    columns = ["image_path", "reason"]
-    refuse_foreign_list(dropped, columns)
+    refuse_foreign_list(dropped, DROPPED)
     old = existing(args.out)
     before = old.facts if old else Facts()  # whose settings an update keeps
     settings = args.size_px or before.size_px, args.fit or before.fit, args.batch_size
@@ -208,19 +208,24 @@ def index(args: argparse.Namespace) -> None:
             accelerator.print(f"{named(store)}: has the rows of part {shard}")
         elif accelerator.is_main_process:
             print(f"{_described(Index(args.out))}: {words}")
-            for reason, count in pictures.skipped.items():
-                print(f"left out: {count:,} files, {reason}")
-            for row in bad.head(NAMED).itertuples():
-                print(f"left out: {shown(str(row.image_path))}: {row.reason}")
-            if len(bad):
-                with written(dropped) as local, replacing(local) as temporary:
-                    bad[columns].to_csv(temporary, index=False)
-                print(f"left out: {len(bad):,} images, listed in {named(dropped)}")
-            elif not url_of(dropped):
-                dropped.unlink(missing_ok=True)
+            _name_left_out(pictures.skipped, bad, dropped)
         # All processes end together: one that outlives its group aborts.
         accelerator.wait_for_everyone()
         accelerator.end_training()
+
+
+def _name_left_out(skipped: Mapping[str, int], bad: pd.DataFrame, dropped: Path) -> None:
+    """Print what is not in the index, and list unreadable images in a file, which goes if there are none."""
+    for reason, count in skipped.items():
+        print(f"left out: {count:,} files, {reason}")
+    for row in bad.head(NAMED).itertuples():
+        print(f"left out: {shown(str(row.image_path))}: {row.reason}")
+    if len(bad):
+        with replacing(dropped) as temporary:
+            bad[DROPPED].to_csv(temporary, index=False)
+        print(f"left out: {len(bad):,} images, listed in {dropped}")
+    else:
+        dropped.unlink(missing_ok=True)
 
 
 def _described(index: Index) -> str:

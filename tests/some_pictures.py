@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,8 @@ from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.rows.pictures import pictures_of
 from guie.search.table import Facts, Index
 from guie.search.updating import update
+
+SEARCH = Path(__file__).parents[1] / "src/search.py"
 
 
 def picture(kind: int, number: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
@@ -52,3 +59,19 @@ def indexed(run: Path, source: Path, out: Path, fewer: bool = False, **keys) -> 
     given = opened(run, out.parent), facts, found, Accelerator()
     words, _ = update(out, store, *given, workers=0, fewer=fewer)
     return Index(out), words
+
+
+@contextmanager
+def served(index: Path, *words: str) -> Iterator[tuple[str, int]]:
+    """The address and port of the page of an index, in a process of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = ["serve", "--index", str(index), "--port", str(port), *words]
+    with subprocess.Popen(
+        [sys.executable, str(SEARCH), *given], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout and "Ctrl-C stops it" in process.stdout.readline()
+            yield f"http://127.0.0.1:{port}/", port
+        finally:
+            process.terminate()

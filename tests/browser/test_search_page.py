@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from browsing import NARROW, WIDE, overflow
-from some_pictures import folder_of, indexed, picture
+from some_pictures import folder_of, indexed, picture, served
 from tiny_runs import tiny_run
-
-SEARCH = Path(__file__).parents[2] / "src/search.py"
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +22,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     indexed(run, pictures, place / "index")
     picture(3, 50).save(place / "asked.png")
     (place / "words.png").write_text("no picture")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = ["serve", "--index", str(place / "index"), "--port", str(port)]
-    with subprocess.Popen(
-        [sys.executable, str(SEARCH), *words], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout and "Ctrl-C stops it" in process.stdout.readline()
-            yield f"http://127.0.0.1:{port}/", place
-        finally:
-            process.terminate()
+    with served(place / "index") as (url, _):
+        yield url, place
 
 
 @pytest.mark.parametrize("width, dark", [(WIDE, False), (NARROW, True)])

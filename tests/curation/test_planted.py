@@ -250,7 +250,9 @@ def test_copies_of_logos_and_packages_are_dropped_and_a_low_limit_is_named(
     assert planted >= 24 and others <= 1
     assert "look-alikes" not in capsys.readouterr().out
     assert dropped({"false_sure": 1e-7, "false_copies": 1e-6}) == (0, 0)
-    assert "logos, labels in common: look-alikes differ as little" in capsys.readouterr().out
+    assert (
+        "logos, labels in common: look-alikes differ as little as copies" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,9 @@ import pytest
 from PIL import Image
 
 from guie.search import Searcher, open_index
-from some_pictures import folder_of, indexed, picture
+from some_pictures import SEARCH, folder_of, indexed, picture, served
 
 gradio_client = pytest.importorskip("gradio_client", reason="make setup has it")
-SEARCH = Path(__file__).parents[2] / "src/search.py"
-
-
-@contextmanager
-def served(index: Path, *words: str) -> Iterator[tuple[str, int]]:
-    """The address and port of the page of an index, in a process of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    given = ["serve", "--index", str(index), "--port", str(port), *words]
-    with subprocess.Popen(
-        [sys.executable, str(SEARCH), *given], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout and "Ctrl-C stops it" in process.stdout.readline()
-            yield f"http://127.0.0.1:{port}/", port
-        finally:
-            process.terminate()
 
 
 @pytest.fixture(scope="module")

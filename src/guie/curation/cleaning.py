@@ -26,7 +26,7 @@ from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
 
 NAMED = 10  # classes and placeholders; the rest are counted
-FEW = 0.5  # of altered copies below a limit: fewer are worth a word
+FEW = 0.5  # of altered copies below a limit: with fewer, the limit is named
 
 
 class Evidence(NamedTuple):
@@ -163,9 +163,9 @@ def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[
         )
         if recall < FEW and found < limit.near:
             yield (
-                f"{limit.domain}, labels {limit.labels}: look-alikes differ as little as copies do. Only"
-                f" {recall:.0%} of copies are found, and {limit.near - found:,} pairs may be copies; raise"
-                f" clean.near.{key} to drop more"
+                f"{limit.domain}, labels {limit.labels}: look-alikes differ as little as copies, so the"
+                f" limit is low. Only {recall:.0%} of altered copies are below it, and"
+                f" {limit.near - found:,} pairs may be copies; raise clean.near.{key} to drop more"
             )
     # The mix may have lost these images, or a name is mistyped.
     if names := verdicts.unknown(images):

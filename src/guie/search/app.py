@@ -186,12 +186,12 @@ def make_blocks(searcher: Searcher) -> gr.Blocks:
                 k = gr.Slider(1, MOST, 12, step=1, label="Neighbours")
                 again = gr.Button("Search", variant="primary")
             with gr.Column(scale=3):
-                said = gr.Markdown()
+                title = gr.Markdown()
                 hits = gr.Gallery(label="Click a picture to search again", **PICTURES)
                 with gr.Accordion("Copies", open=False):
                     find = gr.Button("Find copies in the index")
                     find.click(page.copies, None, gr.Gallery(**PICTURES), **PRIVATE)
-        asked, shown = [image, part, text, like, domain, k], [hits, paths, said]
+        asked, shown = [image, part, text, like, domain, k], [hits, paths, title]
         image.select(corner, part, part, **PRIVATE)
         for event, change, inputs, outputs in (
             (image.input, lambda: ("", "", ""), None, [part, text, like]),

@@ -19,9 +19,8 @@ from guie.base.errors import UserError, optional_module
 from guie.search.table import ABOUT, VECTOR, Index
 
 BATCH = 1000  # rows
-Row = tuple[
-    uuid.UUID, int, str, int, str, str, np.ndarray
-]  # id, digest, path, region, domain, label
+# id, digest of all else, path, region, domain, label and vector
+Row = tuple[uuid.UUID, int, str, int, str, str, np.ndarray]
 
 
 def push(index: Index, url: str, name: str) -> str:
@@ -76,8 +75,8 @@ class Difference:
             if there.get(own) != digest:
                 self.changed.append(number)
 
-    def row(self, number: int) -> tuple[uuid.UUID, int, str, int, str, str, np.ndarray]:
-        """Return id, digest of all else, path, region, domain, label and vector."""
+    def row(self, number: int) -> Row:
+        """Return a row as a server gets it."""
         path, region, domain, label = (column[number].as_py() for column in self.columns)
         own = uuid.uuid5(uuid.NAMESPACE_URL, f"{path}#{region}" if region else path)
         content = f"{domain}\0{label}\0".encode() + self.vectors_ND[number].tobytes()

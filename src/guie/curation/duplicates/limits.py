@@ -19,7 +19,8 @@ SPAN = 1.5  # the tail is fitted up to this multiple of `reach`,
 ENOUGH = 100  # or up to this many pairs if that is farther
 FEWEST = 10  # pairs for a fit in one domain; with fewer, the fit of all domains is used
 EXPONENT = 2.0  # if all domains together have too few pairs
-# Exponents of a tail. Filters by hash and features hide look-alikes that differ more, so the fit may be flat.
+# Exponents of a tail. Filters by hash and features hide look-alikes that differ more: a fit may be too
+# flat, and its limits zero.
 LEAST, MOST = 1.5, 100.0
 
 CROSS = "across domains"
