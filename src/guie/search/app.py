@@ -46,6 +46,8 @@ PICTURES: dict[str, Any] = {
     "height": "auto",
 }
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+# Gradio would drop what is asked while an answer is on its way
+LATEST = PRIVATE | {"trigger_mode": "always_last"}
 Shown = tuple[Image.Image, str]  # a picture and its caption
 
 
@@ -201,7 +203,7 @@ def make_blocks(searcher: Searcher) -> gr.Blocks:
             (domain.input, lambda: None, None, None),
             (k.release, lambda: None, None, None),
         ):
-            event(change, inputs, outputs, **PRIVATE).success(page.answer, asked, shown, **PRIVATE)
+            event(change, inputs, outputs, **LATEST).success(page.answer, asked, shown, **LATEST)
         gr.api(page.search, api_name="search")
     return blocks.queue(default_concurrency_limit=CONCURRENT)
 

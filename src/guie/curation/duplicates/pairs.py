@@ -18,14 +18,13 @@ from tqdm import tqdm
 from guie.evaluation.knn import search_threads
 from guie.rows.hashes import hash_bytes
 
-# Pairs that an image proposes at most, so that their number is linear in the images. Of 1,437 copies planted
-# among 24,217 images, 8 pair all and 4 lose two; 16 also leave the limits on look-alikes as they were.
+# Pairs that an image proposes at most, so that their number is linear in the images; tests/bench/README.md
+# has the recall of planted copies with fewer.
 NEAREST = 16
 BITS = 64
 BLOCK = 1024  # hashes searched at once
 EXACT = 3_000_000  # hashes up to which the search is exact: a million images have no more
-# Cells compared with a hash. Of 1,437 planted copies that the exact search pairs, 16 of 243 cells pair 1,431.
-PROBES = 16
+PROBES = 16  # cells compared with a hash
 SAMPLED, ROUNDS = 64, 10  # hashes of a cell in the sample that k-means takes, and its iterations
 MANY = 2**23  # matches after which only the nearest are kept
 WORDS = 4  # of a hash, for tables of candidates
