@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from guie.base.processes import context, follow_parent
+from guie.base.processes import children_block_sigterm, context, follow_parent
 from kills import is_gone, until
 
 
@@ -33,11 +33,11 @@ def main_process(method: str, message: object) -> None:
 
 
 def test_it_heeds_its_parent_and_nobody_else() -> None:
-    # Not forked: a library of another test may start threads in a fork, which take the signal
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")  # NumPy's threads start before the helper
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
-    child.start()
+    with children_block_sigterm():
+        child.start()
     assert ready.wait(300)
     for name in ("INT", "TERM"):  # as a terminal, and a cluster that signals every process
         subprocess.run(["kill", f"-{name}", str(child.pid)], check=True)

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def loader_count(workers: int | None, batches: int | None = None) -> int:
     return max(1, min(most, usable_cores() // ranks))
 
 
+@contextmanager
+def children_block_sigterm() -> Iterator[None]:
+    """Start child processes within this that call `follow_parent`: all their threads block SIGTERM.
+
+    A library may start threads in a child before it follows its parent, and such a thread would end
+    the child on any SIGTERM. A child inherits what this thread blocks.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def follow_parent(worker: int = 0) -> None:
     """Make this process end on its parent's SIGTERM or death, and ignore other signals to end.
 
@@ -62,7 +77,7 @@ def follow_parent(worker: int = 0) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also if a fork server forked it
-    # Blocked here and in all later threads; one thread receives SIGTERM and checks its sender.
+    # Blocked in all threads (`children_block_sigterm`) but one, which checks the sender.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_exit_on_request, daemon=True).start()
 

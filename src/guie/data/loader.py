@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 from guie.base.errors import UserError
-from guie.base.processes import context, follow_parent, loader_count
+from guie.base.processes import children_block_sigterm, context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, collated, image_shape
 from guie.data.manifest import Manifest, load_manifest
@@ -205,7 +205,8 @@ def _signals_as_they_were() -> Iterator[None]:
         return
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        yield
+        with children_block_sigterm():
+            yield
     finally:
         signal.signal(signal.SIGCHLD, before)
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.processes import follow_parent
+from guie.base.processes import children_block_sigterm, follow_parent
 from guie.rows.launching import ComputeItems, Remote, fill_with_ray, on_ray
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
@@ -182,7 +182,9 @@ def mapped(
         # Processes, not threads: silencing Pillow's warnings is not thread-safe.
         with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
             try:
-                for found in pool.map(look, asked, chunksize=chunk):
+                with children_block_sigterm():  # it starts them at this call
+                    results = pool.map(look, asked, chunksize=chunk)
+                for found in results:
                     yield found
                     done()
             except BrokenProcessPool:
