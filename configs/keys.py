@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -35,53 +37,107 @@ ROOTS = {
 }
 NAMES = {int: "integer", float: "number", bool: "`true` or `false`", str: "text", Any: "any"}
 NAMES |= {NoneType: "`null`", Duration: "duration", dict: "mapping"}
-TOO_MUCH = 2**31 - 1  # limits of integers say nothing to a reader
+TOO_MUCH = 1000  # such limits only catch mistakes
+
+LINKS = re.compile(r"\[[^\]]*\]\(#\w+\)(?:(?:, | or )\[[^\]]*\]\(#\w+\))*")  # as type_of gives them
 
 Model = type[BaseModel]
+Entry = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The blocks that one key may hold, at the first place where a config can name them."""
+
+    path: str
+    models: list[Model]
 
 
 def reference() -> str:
     """Return the reference as Markdown."""
     seen: set[Model] = set()
-    lines = [line for title, root in ROOTS.items() for line in section(title, root, seen)]
+    parts = [(title, sections(root, seen)) for title, root in ROOTS.items()]
+    place = {model: one.path for _, part in parts for one in part for model in one.models}
+    lines = []
+    for title, (root, *inner) in parts:
+        lines += [f"\n## {title}\n", cell(inspect.getdoc(root.models[0]) or ""), ""]
+        lines += (bullet(*entry) for entry in entries(root.models[0], place))
+        for one in inner:
+            lines += [f"\n### `{one.path}`\n", *block(one, place)]
     return "\n".join(lines) + "\n"
 
 
-def section(title: str, root: Model, seen: set[Model]) -> Iterator[str]:
-    """Yield the lines of a config and of the blocks in it that no earlier section has."""
-    yield f"\n## {title}"
-    for model, path in blocks(root, seen):
-        place = f"`{path}`: " if path else ""
-        yield f"\n### {model.__name__}\n\n{place}{cell(inspect.getdoc(model) or '')}"
-        rows = list(rows_of(model))
-        if rows:
-            yield "\n| key | type | default | |\n|---|---|---|---|"
-            yield from rows
-
-
-def blocks(root: Model, seen: set[Model]) -> Iterator[tuple[Model, str]]:
-    """Yield a config and the blocks in it that were not seen yet, each with the path of its key."""
-    found = [(root, "")]
-    while found:
-        model, path = found.pop(0)
-        if model not in seen:
-            seen.add(model)
-            yield model, path
+def sections(root: Model, seen: set[Model]) -> list[Section]:
+    """Return a config and the blocks in it that no earlier section has, outer ones first."""
+    found, todo = [], [Section("", [root])]
+    while todo:
+        one = todo.pop(0)
+        models = [model for model in one.models if model not in seen]
+        if models:
+            seen.update(models)
+            found.append(Section(one.path, models))
+        for model in models:
             for key, field in model.model_fields.items():
-                inner = f"{path}.{key}" if path else key
-                found += [(block, inner) for block in models_in(field.annotation)]
+                inner = f"{one.path}.{key}" if one.path else key
+                todo.append(Section(inner, models_in(field.annotation)))
+    return found
 
 
-def rows_of(model: Model) -> Iterator[str]:
-    """Yield a table row for each key."""
+def block(section: Section, place: dict[Model, str]) -> Iterator[str]:
+    """Yield the lines of a section: of one block its keys; of several the common keys once."""
+    if len(section.models) == 1 and not names_of(section.models[0]):
+        yield f"{cell(inspect.getdoc(section.models[0]) or '')}\n"
+        yield from (bullet(*entry) for entry in entries(section.models[0], place))
+        return
+    owners: dict[Entry, list[Model]] = defaultdict(list)
+    for model in section.models:
+        for entry in entries(model, place):
+            owners[entry].append(model)
+    common = {entry: of for entry, of in owners.items() if len(of) > 1}
+    for model in section.models:
+        names = ", ".join(f"`{name}`" for name in names_of(model)) or model.__name__
+        choice = choice_of(model)
+        default = f" (default `{choice.default}`)" if choice and not choice.is_required() else ""
+        yield f"* **{names}**{default}: {cell(inspect.getdoc(model) or '')}"
+        yield from (f"  {bullet(*entry)}" for entry in entries(model, place) if entry not in common)
+    if common:
+        yield "\nCommon keys:\n"
+        for entry, of in common.items():
+            names = [name for model in of for name in names_of(model)[:1] or [model.__name__]]
+            all_of_them = "" if of == section.models else f" ({', '.join(names)})"
+            yield f"{bullet(*entry)}{all_of_them}"
+
+
+def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
+    """Yield each key with its type and default in words, and its description."""
+    for key, kind, default, text in rows_of(model):
+        field = model.model_fields.get(key)
+        if field and key in ("name", "kind") and names_of(model):
+            continue  # the block's title
+        if field and (models := models_in(field.annotation)):
+            link = place[models[0]].replace(".", "")
+            kind = LINKS.sub(f"[block](#{link})", kind)
+        if default == "`null`":
+            kind = kind.removesuffix(" or `null`")
+        if kind == NAMES[bool]:
+            kind = ""
+        yield key, "; ".join(filter(None, (kind, default))), text
+
+
+def bullet(key: str, kind: str, text: str) -> str:
+    """Return a list item."""
+    return f"* `{key}` ({kind}){text and ': '}{text}"
+
+
+def rows_of(model: Model) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key, its type, its default and its description."""
     for key, field in model.model_fields.items():
         kind = type_of(field.annotation, field.metadata)
-        yield f"| `{key}` | {kind} | {default_of(field)} | {cell(description(model, key))} |"
+        yield key, kind, default_of(field), cell(description(model, key))
     if common := getattr(model, "COMMON", None):
-        block, entries = common
-        yield f"| `{block}` | mapping | `{{}}` | defaults for each entry of `{entries}` |"
+        yield common[0], "mapping", "`{}`", f"defaults for each entry of `{common[1]}`"
     if parts := getattr(model, "SUCH_AS", ()):
-        yield f"| `{'`, `'.join(parts)}`, ... | number ≥ 0 | `0` | the value of this part |"
+        yield "`, `".join(parts) + "`, `...", "number ≥ 0", "`0`", "the value of this part"
 
 
 def cell(text: str) -> str:
@@ -127,8 +183,13 @@ def either(words: Iterable[str]) -> str:
 
 def names_of(model: Model) -> tuple[str, ...]:
     """Return the values of `name` or `kind` by which a config chooses a block."""
-    field = model.model_fields.get("name") or model.model_fields.get("kind")
+    field = choice_of(model)
     return get_args(field.annotation) if field else ()
+
+
+def choice_of(model: Model) -> FieldInfo | None:
+    """Return the key by which a config chooses a block."""
+    return model.model_fields.get("name") or model.model_fields.get("kind")
 
 
 def limits(annotation: Any, metadata: Any) -> str:
@@ -139,25 +200,18 @@ def limits(annotation: Any, metadata: Any) -> str:
             for name in ("gt", "ge", "lt", "le", "min_length", "max_length"):
                 if getattr(part, name, None) is not None:
                     found[name] = getattr(part, name)
-    least, most = found.get("min_length", 0), found.get("max_length", 0)
-    if most or least > 1:
-        return f" ({least})" if least == most else f" ({least} or more)"
-    if least:
-        return " (1 or more)"
+    if "min_length" in found:
+        least, most = found["min_length"], found.get("max_length")
+        return f" ({least})" if least == most else f" ({least} or more)" if least > 1 else ""
     if annotation is int and "gt" in found:
         found["ge"] = found.pop("gt") + 1
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     words = [
-        f"{sign} {number(found[key])}"
+        f"{sign} {found[key]:g}"
         for key, sign in signs.items()
         if found.get(key, TOO_MUCH) < TOO_MUCH
     ]
     return f" {', '.join(words)}" if words else ""
-
-
-def number(value: float) -> str:
-    """Return a limit without an exponent: 1,000,000."""
-    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def default_of(field: FieldInfo) -> str:
@@ -183,14 +237,7 @@ def plain(value: Any) -> Any:
 def description(model: Model, key: str) -> str:
     """Return the comment of a key in the source: above it, or at the end of its line."""
     owner = next(cls for cls in model.__mro__ if key in cls.__dict__.get("__annotations__", {}))
-    if said := comments(owner).get(key):
-        return said
-    annotation = model.model_fields[key].annotation
-    if get_origin(annotation) is Literal and key in ("name", "kind"):
-        return "the choice of this block"
-    blocks = models_in(annotation)
-    about = inspect.getdoc(blocks[0]) or "" if len(blocks) == 1 else ""
-    return "one of these blocks" if len(blocks) > 1 else about.partition("\n")[0]
+    return comments(owner).get(key, "")  # a block is described in its own section
 
 
 @cache
@@ -209,9 +256,10 @@ def comments(owner: type) -> dict[str, str]:
             before = (line.strip() for line in reversed(lines[: node.lineno - 1]))
             above = reversed(list(takewhile(lambda line: line.startswith("#"), before)))
             end = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset :].decode().strip()
-            said = [*above, *([end] if end.startswith("#") else [])]
-            if said:
-                found[node.target.id] = " ".join(line.removeprefix("#").strip() for line in said)
+            lines_of_key = [*above, *([end] if end.startswith("#") else [])]
+            text = " ".join(line.removeprefix("#").strip() for line in lines_of_key)
+            if text:
+                found[node.target.id] = text
     return found
 
 

@@ -54,14 +54,14 @@ def keys() -> Iterator[str]:
     reference = runpy.run_path(str(REPOSITORY / "configs/keys.py"))
     for title, root in reference["ROOTS"].items():
         script = title.partition("`")[2].partition(".py")[0]
-        for model, path in reference["blocks"](root, set()):
-            names = reference["names_of"](model)
-            chosen = " | ".join(names) if len(names) < 5 else names[0] + " ..."
-            for row in reference["rows_of"](model):
-                key, kind, _ = row.removeprefix("| ").split(" | ", 2)
-                kind = re.sub(r"\[[A-Z]\w+\]", "mapping", re.sub(r"\(#.*?\)", "", kind))
-                place = " ".join(word for word in (script, "config:", path, chosen) if word)
-                yield f"{place} > {key}: {kind}".replace("`", "")
+        for section in reference["sections"](root, set()):
+            for model in section.models:
+                names = reference["names_of"](model)
+                chosen = " | ".join(names) if len(names) < 5 else names[0] + " ..."
+                place = " ".join(word for word in (script, "config:", section.path, chosen) if word)
+                for key, kind, *_ in reference["rows_of"](model):
+                    kind = re.sub(r"\[[A-Z]\w+\]", "mapping", re.sub(r"\(#.*?\)", "", kind))
+                    yield f"{place} > {key}: {kind}".replace("`", "")
 
 
 def written() -> str:

@@ -23,23 +23,30 @@ def test_the_reference_is_current(keys: dict) -> None:
 
 def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> None:
     text = keys["reference"]()
-    assert not re.findall(r"^\| `\w+` .*\|\s*\|$", text, re.MULTILINE)
-    headings = {name.lower() for name in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
+    assert not re.findall(r"^ *\* `\w+` \((?!.*\[block\]|.*\): ).*\)$", text, re.MULTILINE)
+    headings = {re.sub(r"\W", "", path) for path in re.findall(r"^### `(.+)`$", text, re.MULTILINE)}
     assert set(re.findall(r"\(#(\w+)\)", text)) <= headings
-    assert len(headings) > 60 and text.count("\n| `") > 300
+    assert len(headings) > 40 and len(re.findall(r"^ *\* `\w+` \(", text, re.MULTILINE)) > 250
+
+
+def test_keys_of_several_losses_are_listed_once(keys: dict) -> None:
+    losses = keys["reference"]().partition("### `task.loss`\n")[2].partition("\n### ")[0]
+    assert losses.count("`centers` (integer ≥ 1; `1`)") == 1
+    assert "above 1: sub-centres, the nearest counts (softmax, arcface, cosface, " in losses
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        "| `val_fraction` | number ≥ 0, < 1 | `0.1` |",
-        "| `epochs` | number > 0, ≤ 1,000,000 | required |",
-        "| `warmup` | duration or `null` | `null` |",
-        "| `checkpoint_every` | steps | `500 steps` |",
-        "| `precision` | `no`, `bf16` or `fp16` | `no` |",
-        "| `crop_scale` | list (2) of number > 0 | `[0.5, 1.0]` |",
-        "| `optimizer` | [`adamw`, `adam`, `sgd`](#optimizerconfig) | `{}` |",
-        "| `classes` | mapping of text to list (1 or more) of text | required |",
+        "* `val_fraction` (number ≥ 0, < 1; `0.1`): ",
+        "* `epochs` (number > 0; required): ",
+        "* `warmup` (duration; `null`): ",
+        "* `checkpoint_every` (steps; `500 steps`): ",
+        "* `precision` (`no`, `bf16` or `fp16`; `no`): ",
+        "* `crop_scale` (list (2) of number > 0; `[0.5, 1.0]`): ",
+        "* `optimizer` ([block](#stagesoptimizer); `{}`)\n",
+        "* `classes` (mapping of text to list of text; required): ",
+        "* **`arcface`** (default `arcface`): ArcFace",
     ],
 )
 def test_types_ranges_and_defaults(row: str, keys: dict) -> None:
