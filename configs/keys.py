@@ -29,12 +29,6 @@ from guie.config.study import StudyConfig
 
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- The rest is written by: python configs/keys.py -->\n"
-ROOTS = {
-    "A training run (`train.py`)": RunConfig,
-    "A mix (`curate.py`)": MixConfig,
-    "An ensemble (`compose.py`)": ComposeConfig,
-    "A study (`study.py`)": StudyConfig,
-}
 NAMES = {int: "integer", float: "number", bool: "`true` or `false`", str: "text", Any: "any"}
 NAMES |= {NoneType: "`null`", Duration: "duration", dict: "mapping"}
 TOO_MUCH = 1000  # such limits only catch mistakes
@@ -43,6 +37,13 @@ LINKS = re.compile(r"\[[^\]]*\]\(#\w+\)(?:(?:, | or )\[[^\]]*\]\(#\w+\))*")  # a
 
 Model = type[BaseModel]
 Entry = tuple[str, str, str]
+
+ROOTS: dict[str, Model] = {
+    "A training run (`train.py`)": RunConfig,
+    "A mix (`curate.py`)": MixConfig,
+    "An ensemble (`compose.py`)": ComposeConfig,
+    "A study (`study.py`)": StudyConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,8 @@ def block(section: Section, place: dict[Model, str]) -> Iterator[str]:
     if common:
         yield "\nCommon keys:\n"
         for entry, of in common.items():
-            names = [name for model in of for name in names_of(model)[:1] or [model.__name__]]
-            all_of_them = "" if of == section.models else f" ({', '.join(names)})"
-            yield f"{bullet(*entry)}{all_of_them}"
+            owned = [name for model in of for name in names_of(model)[:1] or [model.__name__]]
+            yield bullet(*entry) + ("" if of == section.models else f" ({', '.join(owned)})")
 
 
 def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
