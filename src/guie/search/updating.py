@@ -16,6 +16,7 @@ import lancedb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from accelerate import Accelerator
 from lancedb.index import BTree, IvfFlat
 
@@ -34,7 +35,7 @@ from guie.rows.readable import find_unreadable
 from guie.rows.states import states
 from guie.rows.store import Rows, Store
 from guie.search.engines import measured
-from guie.search.table import KEY, NAME, VECTOR, Facts, Index, faults, quoted
+from guie.search.table import KEY, NAME, SCHEMA, VECTOR, Facts, Index, faults, quoted
 
 KEPT = timedelta(days=7)  # versions
 VERSIONS = 50  # after which small files are joined
@@ -128,16 +129,20 @@ def _plan(
     files, old = pictures.files, existing(out)
     if check:
         files = files.assign(content=states(root, files["image_path"], by_content=True).time_N)
-    known = pd.DataFrame({"image_path": []}, dtype=object)
+    known = pa.schema(SCHEMA).empty_table()
     if old:
         _refuse_other(old, facts)
         whole = "region = 0" if facts.regions > 1 else None
-        known = old.read(same, whole, ordered=False).to_pandas()
-    row_N = pd.Index(known["image_path"]).get_indexer(files["image_path"])
+        known = old.read(same, whole, ordered=False)
+    found = pc.index_in(pa.array(files["image_path"], pa.string()), known["image_path"])
+    row_N = found.fill_null(-1).to_numpy()
     kept_N = row_N >= 0
-    for name in same if old else ():
-        kept_N &= files[name].to_numpy() == known[name].to_numpy()[row_N]
-    gone = known["image_path"][~known.index.isin(row_N)].tolist()
+    for name in same:  # in Arrow, which compares a million texts ten times as fast as pandas
+        there = known[name].take(found)
+        equal = pc.equal(pa.array(files[name], there.type), there)
+        kept_N &= equal.fill_null(False).to_numpy()
+    lost_K = np.bincount(row_N[row_N >= 0], minlength=len(known)) == 0
+    gone = known["image_path"].filter(pa.array(lost_K)).to_pylist()
     if len(gone) > (1 - LEFT) * len(known) and not fewer:
         lost = f"{len(gone):,} of the {len(known):,} images in {out} are gone"
         remedy = "check that the folder is complete, and pass --fewer if it is"
