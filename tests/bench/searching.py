@@ -36,6 +36,7 @@ from guie.search import updating
 from guie.search.table import VECTOR, Facts, Index
 
 DIM, K, ASKED, CENTRES = 64, 10, 500, 1000
+DEPTH, OVER, UPSERTED = 200, 20.0, 10_000  # of Qdrant: list of candidates; those re-ranked a hit; at once
 FIRST = """
 import sys, time
 import guie.search
@@ -141,6 +142,7 @@ def recall(vectors_ND: np.ndarray, folder: Path) -> None:
         except RuntimeError as error:
             print(f"faiss {factory}: {error}")
     postgres(vectors_ND, queries_BD, tell, folder)
+    qdrant(vectors_ND, queries_BD, tell, folder)
     show(["engine", "vectors", "recall at 10", "s"], rows)
 
 
@@ -185,6 +187,45 @@ def postgres(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, fol
         kind = "binary, 200 re-ranked"
         tell("pgvector, HNSW, ef_search 200", kind, lambda: ask("embedding <#> QUERY", inner))
     server.cleanup()
+
+
+def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folder: Path) -> None:
+    """By Qdrant's engine, with its HNSW: smaller vectors alone, and with an exact second pass."""
+    import qdrant_edge as qd
+
+    quantised = {
+        "float16": None,
+        "int8": qd.ScalarQuantizationConfig(qd.ScalarType.Int8),
+        "4-bit": qd.TurboQuantQuantizationConfig(bits=qd.TurboQuantBitSize.Bits4),
+        "binary": qd.BinaryQuantizationConfig(),
+    }
+    for kind, config in quantised.items():
+        stored = qd.VectorStorageDatatype.Float16
+        vectors = qd.EdgeVectorParams(
+            vectors_ND.shape[1], qd.Distance.Dot, datatype=stored, quantization_config=config
+        )
+        # An HNSW of any size, not from some megabytes on
+        always = {"optimizers": qd.EdgeOptimizersConfig(indexing_threshold=1)}
+        always["hnsw_config"] = qd.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=1)
+        settings = qd.EdgeConfig(vectors, **always)
+        shard = qd.EdgeShard.create(str(folder / f"qdrant {kind}"), settings)
+        for at in range(0, len(vectors_ND), UPSERTED):
+            some = enumerate(vectors_ND[at : at + UPSERTED].tolist(), at)
+            points = [qd.Point(number, vector) for number, vector in some]
+            shard.update(qd.UpdateOperation.upsert_points(points))
+        assert shard.optimize()
+        for rescore in (False, True) if config else (False,):
+
+            def ask(shard: qd.EdgeShard = shard, rescore: bool = rescore) -> list[list[int]]:
+                more = qd.QuantizationSearchParams(rescore=rescore, oversampling=OVER)
+                params = qd.SearchParams(hnsw_ef=DEPTH, quantization=more)
+                asks = (qd.Query.Nearest(query) for query in queries_BD.tolist())
+                found = [shard.search(qd.SearchRequest(one, K, params=params)) for one in asks]
+                return [[point.id for point in points] for points in found]
+
+            again = f", {OVER * K:.0f} re-ranked" if rescore else ""
+            tell(f"Qdrant, HNSW, ef {DEPTH}", f"{kind}{again}", ask)
+        shard.close()
 
 
 def main() -> None:
