@@ -6,8 +6,8 @@ import timm
 import torch
 from scorer_toys import rewritten, torchscript_bytes
 
-from scorer.budget import MEASURED_HW, project, warning
-from scorer.process import Allowance, UnpackedModel
+from scorer.budget import MEASURED_HW, describe, project
+from scorer.process import Limits, ModelProcess
 
 
 def vit_flops(tokens: int, width: int, depth: int, patch_px: int) -> int:
@@ -38,7 +38,6 @@ def test_vit_h_side_by_side_with_views(models, views, fits):
     """
     found = budget(models, views)
     assert found["fits"] == fits
-    assert bool(warning(found)) == (found["fits"] != "yes")
     assert found["hours"]["least"] - found["hours"]["decode"] == pytest.approx(
         models * views * 334.7e9 / 9.3e12 * 205_000 / 3600, rel=0.01
     )
@@ -46,7 +45,7 @@ def test_vit_h_side_by_side_with_views(models, views, fits):
 
 def test_what_the_card_does_not_hold_does_not_fit():
     found = budget(1, 1, weight_bytes=15 * 10**9)
-    assert found["fits"] == "no" and "17.0 GB of 16 GB" in warning(found)
+    assert found["fits"] == "no" and "17.0 GB of 16 GB" in describe(found)
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
@@ -68,9 +67,9 @@ def test_a_model_is_counted_as_by_hand(tmp_path):
 
     path = tmp_path / "saved_model.pt"
     path.write_bytes(rewritten(torchscript_bytes(Scored()), {}))
-    with UnpackedModel(path, Allowance(threads=1)).process() as process:
-        process.ask("load")
+    with ModelProcess(path, Limits(threads=1)) as process:
+        process.call("load")
         image = np.zeros((*MEASURED_HW, 3), np.uint8)
-        flops, weight_bytes, _ = process.ask("measure", image)
+        flops, weight_bytes, _ = process.call("measure", image)
     assert flops == vit_flops(17, 48, 3, 8)
     assert weight_bytes == pytest.approx(4 * 3 * 12 * 48**2, rel=0.2)
