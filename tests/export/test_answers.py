@@ -30,7 +30,7 @@ FOUND = {
 }
 FACTS: dict[str, Any] = {
     "folder": "s", "source": "run", "parameters": 1e6, "dimension": 64, "models": [], "record": None,
-    "validation": None,
+    "validation": None, "composition": None,
     "torchscript": {"runtime": "1.11", "written_by": "2", "format": 9, "parity": [], "tolerance": 1e-5},
 }  # fmt: skip
 

@@ -7,9 +7,8 @@ import logging
 import os
 import tempfile
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
 from guie.data.preprocess import Preprocess, _half
-from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
+from guie.export.card import file_facts, refuse_unmarked, render, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models.opening import ExportModule, LoadedModel
 from scorer.errors import one_line
@@ -212,20 +211,17 @@ def open_onnx(path: Path, threads: int = 0) -> Answer:
 
 
 SEVERAL = 3  # images at once, in the last comparison
-_PICTURE = 'np.array(Image.open("picture.jpg").convert("RGB"))'
 
 
-@dataclass(frozen=True)
-class FileFormat:
+class FileFormat(NamedTuple):
     """An export format.
 
     Attributes: `name` of the file; `tolerance`, largest allowed difference of an embedding to the trained
-    model's; `use`, Python code from an image file to its embedding; `note`, more for the model card.
+    model's; `note`, for the model card.
     """
 
     name: str
     tolerance: float
-    use: str
     note: str
 
 
@@ -233,32 +229,12 @@ FORMATS = {
     "onnx": FileFormat(
         "model.onnx",
         1e-4,
-        f"""\
-import numpy as np
-import onnxruntime
-from PIL import Image
-
-session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-images = {_PICTURE}.transpose(2, 0, 1)[None]
-(x,) = session.run(["embeddings"], {{"images": images}})
-""",
-        "A batch holds any number of images of one size: uint8 (B, 3, H, W). If a file"
-        " `model.onnx.data` exists, keep it in the same folder.",
+        "If a file `model.onnx.data` exists, keep it in the same folder.",
     ),
     "pt2": FileFormat(
         "model.pt2",
         1e-5,
-        f"""\
-import numpy as np
-import torch
-from PIL import Image
-
-model = torch.export.load("model.pt2").module()
-images = torch.from_numpy({_PICTURE}.transpose(2, 0, 1)[None].copy())
-x = model(images)
-""",
-        "A batch holds any number of images of one size: uint8 (B, 3, H, W). PyTorch versions older than"
-        " the one that wrote the file may not load it. It runs on the CPU."
+        "PyTorch versions older than the one that wrote the file may not load it. It runs on the CPU."
         " `torch.export.passes.move_to_device_pass` moves it to another device. There, CUDA's resize may"
         " fail if it shrinks an image by more than 40.",
     ),
@@ -280,7 +256,7 @@ def write_file(
     path = folder / made["name"]
     facts = without_folders({**facts, "made": made, "file": file_facts(path)})
     write_json(path.with_name(f"{path.name}.json"), facts)
-    write_text(path.with_name(f"{path.name}.md"), file_card(facts, FORMATS[kind].use))
+    write_text(path.with_name(f"{path.name}.md"), render("file.md.j2", facts))
     return path, made
 
 

@@ -12,7 +12,7 @@ import torch
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
-from guie.export.card import file_facts, model_card, refuse_unmarked, without_folders
+from guie.export.card import file_facts, refuse_unmarked, render, without_folders
 from guie.export.operators import check_operators
 from guie.export.parity import (
     differences,
@@ -61,7 +61,7 @@ def write_submission(
         write_zip(saved, zipped)
     facts = without_folders({**facts, "torchscript": torchscript, "file": file_facts(zipped)})
     write_json(message, facts)
-    write_text(card, model_card(facts))
+    write_text(card, render("submission.md.j2", facts, answers=None))
     return facts
 
 
