@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -39,7 +40,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell, "quoted": quoted, "joined": _joined}
+    # `python` quotes a string for code
+    filters = {"cell": cell, "quoted": quoted, "joined": _joined, "python": json.dumps}
+    environment.filters |= filters
     environment.filters["numbers"] = lambda values: ", ".join(f"{value:.4g}" for value in values)
     return environment
 
