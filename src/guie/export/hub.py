@@ -45,12 +45,12 @@ def head_recipe(embedder: Embedder) -> tuple[dict[str, Tensor], list[str]]:
     tensors: dict[str, Tensor] = {}
     lines: list[str] = []
 
-    def linear(name: str, weight: Tensor, bias: Tensor | None, given: str = "x") -> str:
+    def linear(name: str, weight: Tensor, bias: Tensor | None) -> str:
         tensors[f"{name}weight"] = weight.detach().clone()
         if bias is None:
-            return f'F.linear({given}, head["{name}weight"])'
+            return f'F.linear(x, head["{name}weight"])'
         tensors[f"{name}bias"] = bias.detach().clone()
-        return f'F.linear({given}, head["{name}weight"], head["{name}bias"])'
+        return f'F.linear(x, head["{name}weight"], head["{name}bias"])'
 
     if head := embedder.head:
         layers = [module for module in [*head.hidden, head.linear] if isinstance(module, nn.Linear)]
