@@ -89,12 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: with code 1, the submission breaks the contract.
     """
     args = parse_args(argv)
-    if args.out.suffix != ".json" or ":/" in str(args.out) or args.out.is_dir():
-        raise UserError(f"--out {args.out}: must be the name of a .json file on a local disk")
-    for path in (args.submission, args.manifest):
-        if ":/" not in str(path) and not os.path.isfile(path):  # a manifest may be in a bucket
-            raise UserError(f"{path}: no such file")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+    check_paths(args)
     from scorer.process import Limits, ModelProcess
 
     forkserver.ensure_running()  # imports torch while the manifest is read
@@ -112,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "device": None,  # until a process embeds
         "limits": {},
     }
-    memory_bytes, total_seconds = int(args.memory_gb * 2**30), args.total_hours * 3600
-    limits = Limits(memory_bytes, args.threads, args.image_seconds, total_seconds)
+    memory_bytes, seconds = int(args.memory_gb * 2**30), args.total_hours * 3600
+    limits = Limits(memory_bytes, args.threads, args.image_seconds, seconds)
     # Both next to the result, as the system's temporary folder may be too small
     unpacked = args.out.with_name(f".{args.out.stem}.saved_model.pt")
     unfinished = args.out.with_name(f".{args.out.stem}.embeddings.npz")
@@ -148,6 +143,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     report.write_json(args.out, score)
     unfinished.unlink()
     print(f"{report.format_table(score)}\nwrote {args.out} and {listed}")
+
+
+def check_paths(args: argparse.Namespace) -> None:
+    """Raise UserError for a wrong path before hours are spent on the images; make the folder."""
+    if args.out.suffix != ".json" or ":/" in str(args.out) or args.out.is_dir():
+        raise UserError(f"--out {args.out}: must be the name of a .json file on a local disk")
+    for path in (args.submission, args.manifest):
+        if ":/" not in str(path) and not os.path.isfile(path):  # a manifest may be in a bucket
+            raise UserError(f"{path}: no such file")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def evaluate(manifest: Manifest, emb_ND: np.ndarray) -> tuple[dict[str, Any], pd.DataFrame]:
