@@ -116,11 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         verify(args.submission, unpacked, checklist, limits, args.torch)
         with checklist.check("every_image", stop=True), ModelProcess(unpacked, limits) as process:
             about |= {"torch": process.torch, "device": process.device_name}
-            about["limits"] = {
-                "memory": process.memory,
-                "time_per_image": {"held": True, "how": f"{args.image_seconds:g} s"},
-                "time": {"held": True, "how": f"{args.total_hours:g} h in total"},
-            }
+            about["limits"] = {"memory": process.memory, **limits.of_time}
             process.call("load")
             estimate = budget.measured(process, manifest)
             if estimate["fits"] != "yes":
@@ -130,9 +126,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             emb_ND, costs = embed_images(unpacked, process, manifest, progress, args.fast)
     except Violation:
         report.write_json(args.out, checklist.result | about)
-        for name, detail in checklist.failed.items():
-            print(f"VIOLATION {name}: {detail}")
-        print(f"no score: {checklist.result['verdict']}")
+        faults = [f"VIOLATION {name}: {detail}" for name, detail in checklist.failed.items()]
+        print(*faults, f"no score: {checklist.result['verdict']}", sep="\n")
         sys.exit(1)
     finally:
         unpacked.unlink(missing_ok=True)

@@ -42,6 +42,14 @@ class Limits:
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.total_seconds
 
+    @property
+    def of_time(self) -> dict[str, Any]:
+        """The limits of time for score.json."""
+        return {
+            "time_per_image": {"held": True, "how": f"{self.image_seconds:g} s"},
+            "time": {"held": True, "how": f"{self.total_seconds / 3600:g} h in total"},
+        }
+
 
 class ModelProcess:
     """A process for one load of a submitted model. Every failure of the model raises a `Violation`.

@@ -83,7 +83,7 @@ def answers(folder: Path) -> Answers:
     return read_answers(folder, load_manifest(folder.with_name("m.csv")), "test")
 
 
-def test_what_is_said_of_answers(folder: Path) -> None:
+def test_answers_are_summarised(folder: Path) -> None:
     found = answers(folder)
     assert found.first["query"].tolist() == ["a0.png", "a1.png", "a2.png", "b0.png", "b1.png"]
     (worst,) = found.worst_classes().itertuples()
@@ -152,17 +152,7 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
         answers(folder)
 
 
-@pytest.mark.parametrize(("name", "key"), [("score", "submission"), ("export", "file")])
-def test_a_file_that_names_no_submission_is_told(folder: Path, name: str, key: str) -> None:
-    path = folder / f"{name}.json"
-    values = json.loads(path.read_text())
-    for changed in ({**values, key: None}, {k: v for k, v in values.items() if k != key}):
-        path.write_text(json.dumps(changed))
-        with pytest.raises(UserError, match="export.json names no submission.zip; export and"):
-            answers(folder)
-
-
-def test_an_image_that_is_gone_is_told(folder: Path) -> None:
+def test_an_image_that_is_gone_is_named(folder: Path) -> None:
     for name in FOUND:
         (folder.parent / f"{name}.png").unlink()
     with pytest.raises(UserError, match=r"\.png"):

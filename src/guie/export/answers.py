@@ -100,10 +100,7 @@ class Answers:
         )
 
     def _of(self, queries: pd.Series) -> pd.DataFrame:
-        by_query = self.neighbours.groupby("query", sort=False)
-        return pd.concat(
-            [self.neighbours.head(0), *(by_query.get_group(query) for query in queries)]
-        )
+        return self.neighbours.set_index("query").loc[queries].reset_index()
 
 
 def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
@@ -114,17 +111,10 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     """
     score = read_json(folder / "score.json", "score.py writes it")
     facts = read_json(folder / "export.json", "export.py writes it")
-    if score.get("verdict") != "keeps_the_contract":
-        raise UserError(
-            f"{folder / 'score.json'}: verdict {score.get('verdict')}: there are no answers"
-        )
-    try:
-        scored, exported = score["submission"]["sha256"], facts["file"]["sha256"]
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder}: score.json or export.json names no submission.zip; export and score it again"
-        ) from error
-    if scored != exported:
+    if (verdict := score.get("verdict")) != "keeps_the_contract":
+        raise UserError(f"{folder / 'score.json'}: verdict {verdict}: there are no answers")
+    exported = facts.get("file") or {}  # bytes and sha256
+    if score.get("submission") != exported:
         raise UserError(
             f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
         )
@@ -133,7 +123,7 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
-    if set(neighbours.get("submission", [])) != {exported}:
+    if set(neighbours.get("submission", [])) != {exported.get("sha256")}:
         raise UserError(f"{path}: belongs to another submission.zip; score it again")
     rows = manifest.split(split)
     pairs = neighbours[["query", "image_path"]]
