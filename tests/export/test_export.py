@@ -270,11 +270,6 @@ def test_what_pytorch_1_11_cannot_run_is_refused_but_for_todays(tmp_path: Path) 
     assert facts["torchscript"]["runtime"] == "current"
 
 
-def test_no_run_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such run folder"):
-        main(tmp_path / "nowhere", tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [("card.md", []), ("submission.zip", []), ("model.pt2", ["--format", "pt2"])],
@@ -286,3 +281,28 @@ def test_a_file_that_no_export_wrote_is_kept(name: str, words: list[str], tmp_pa
     with pytest.raises(UserError, match=f"{name}: export.py did not write it; choose another"):
         export.main(["--run", str(run), "--out", str(out), *words])
     assert [path.read_text() for path in out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--run r", "--run needs --out"),
+        ("--run r --out o --user me", "--run: leave out --user"),
+        ("--kaggle k --half", "--kaggle: leave out --half"),
+        ("--run r --out o --format pt2 --half", "--half needs --format torchscript, not pt2"),
+        ("--run r --out o --format hub --torch current", "--torch needs --format torchscript"),
+        ("--run r --out o --dim 0", "--dim 0: must be 1 or more"),
+        ("--run r --out o --push me/it", "--push uploads a hub folder: add --format hub"),
+        ("--run r --out o --format hub --dry-run", "--dry-run and --public need --push"),
+        ("--kaggle k --no-images", "--root and --no-images need --manifest"),
+        ("--kaggle k --slug guie-demo", "--slug needs --user"),
+        ("--kaggle k --leaderboard 1 1 1", "--leaderboard takes one or two scores"),
+        ("--kaggle k --log log.png", "--log log.png: must end in .csv"),  # the plot's name
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        export.main(words.split())
+    assert stopped.value.code == 2 and message in capsys.readouterr().err

@@ -192,9 +192,3 @@ def test_a_folders_name_stays_a_name_in_the_cards_code(tmp_path: Path) -> None:
     code = (out / "README.md").read_text().split("```python\n")[1].split("```")[0]
     strings = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
     assert f"local-dir:{out.name}" in strings
-
-
-def test_the_runtime_is_that_of_a_submission(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        export.main(["--run", "r", "--out", "o", "--format", "hub", "--torch", "current"])
-    assert "--torch needs --format torchscript, not hub" in capsys.readouterr().err

@@ -192,14 +192,6 @@ def test_downgrade_keeps_tensors_and_code_and_aligns_them(tmp_path: Path) -> Non
     assert after == {n: data for n, data in before.items() if not n.endswith(".debug_pkl")}
 
 
-def test_downgrade_leaves_an_old_format_alone(tmp_path: Path) -> None:
-    path = tmp_path / "saved_model.pt"
-    package(Wrapped(torch.relu), preprocess(), path)
-    version = format_version(path)
-    downgrade(path)
-    assert format_version(path) == version < MAX_FORMAT_VERSION
-
-
 def test_what_is_saved_is_in_fp32_and_frozen(tmp_path: Path) -> None:
     encoder = Wrapped(torch.relu).train().double()
     package(encoder, preprocess(), tmp_path / "saved_model.pt")
