@@ -239,7 +239,7 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
     program = exported_program(model.scored, model.source)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
         written = Path(scratch, name)
-        written_by = {"PyTorch": torch.__version__}
+        written_by: dict[str, Any] = {"PyTorch": torch.__version__}
         if kind == "onnx":
             write_onnx(program, written)
             answer, written_by = open_onnx(written), {"Opset": OPSET, **written_by}

@@ -54,6 +54,7 @@ def head_recipe(embedder: Embedder) -> tuple[dict[str, Tensor], list[str]]:
 
     if head := embedder.head:
         layers = [module for module in [*head.hidden, head.linear] if isinstance(module, nn.Linear)]
+        maps: list[tuple[Tensor, Tensor | None]]
         maps = [(layer.weight, layer.bias) for layer in layers]
         activation = "gelu" if any(isinstance(one, nn.GELU) for one in head.hidden) else "relu"
         if head.image_shape:

@@ -129,10 +129,10 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
             row |= {name: f"{value:.4f}" for name, value in values.items() if value is not None}
     except (KeyError, TypeError):
         raise UserError(f"{file}: not in the format of {script}; run it again") from None
-    for name, score in zip(LOG_COLUMNS[-2:], leaderboard or (), strict=False):
-        if not 0 <= score <= 1:
-            raise UserError(f"--leaderboard {score:g}: must be between 0 and 1")
-        row[name] = f"{score:g}"
+    for name, shown in zip(LOG_COLUMNS[-2:], leaderboard or (), strict=False):
+        if not 0 <= shown <= 1:
+            raise UserError(f"--leaderboard {shown:g}: must be between 0 and 1")
+        row[name] = f"{shown:g}"
     return row
 
 

@@ -18,7 +18,7 @@ def check_operators(path: str | Path) -> list[str]:
     An operator must be in 1.11's list with an overload that accepts the call. A tensor created on the CPU
     inside the traced code is reported too, as the scorer may use a GPU.
     """
-    problems = {}  # the first of each
+    problems: dict[tuple[str, str], str] = {}  # the first of each
     for module, name, call in operator_calls(Path(path)):
         code = ast.unparse(call)[:120]
         if name == "aten::device":
