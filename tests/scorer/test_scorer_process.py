@@ -33,6 +33,18 @@ def embed(process, height=4):
     return process.embed(np.zeros((1, height, 4, 3), np.uint8))
 
 
+def test_control_characters_in_an_error_do_not_reach_the_terminal(opened):
+    class Shouts(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if images.size(1) == 3:
+                raise RuntimeError("\x1b]0;owned\x07\x1b[2J\u202e\x9b1m")
+            return images
+
+    with pytest.raises(Violation) as caught:
+        embed(opened(Shouts()))
+    assert str(caught.value).isprintable()
+
+
 def test_a_process_that_hangs_is_ended(opened):
     process = opened(Hangs(), image_seconds=0.2)
     with pytest.raises(Violation, match="no answer within 0 s") as caught:
