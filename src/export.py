@@ -76,49 +76,40 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--leaderboard", type=float, nargs="+", metavar=("PUBLIC", "PRIVATE"), help=scores)
     add("--log", type=Path, help="default: log.csv next to the folder")
     args = parser.parse_args(argv)
-    if args.kaggle:
-        _refuse_with_kaggle(parser, args)
-    else:
-        _refuse_with_run(parser, args)
+    refuse_combinations(parser, args)
     return args
 
 
-def _refuse_with_run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    if not args.out:
-        parser.error("--run needs --out")
-    _refuse(parser, args, "--run", "user slug manifest split root no_images leaderboard log")
-    if args.half and args.format != "torchscript":
-        parser.error(f"--half needs --format torchscript, not {args.format}")
-    if args.torch and args.format != "torchscript":
-        parser.error(f"--torch needs --format torchscript, not {args.format}")
-    if args.dim is not None and args.dim < 1:
-        parser.error(f"--dim {args.dim}: must be 1 or more")
-    if args.push and args.format != "hub":
-        parser.error("--push uploads a hub folder: add --format hub")
-    if (args.dry_run or args.public) and not args.push:
-        parser.error("--dry-run and --public need --push")
-
-
-def _refuse_with_kaggle(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    _refuse(parser, args, "--kaggle", "out weights torch format dim half push public dry_run")
-    if (args.root or args.no_images) and not args.manifest:
-        parser.error("--root and --no-images need --manifest")
-    if args.slug and not args.user:
-        parser.error("--slug needs --user")
-    if args.leaderboard and len(args.leaderboard) > 2:
-        parser.error(
-            "--leaderboard takes one or two scores: the public, and optionally the private one"
-        )
-    if args.log and args.log.suffix != ".csv":  # the plot has the same name, with .png
-        parser.error(f"--log {args.log}: must end in .csv")
-
-
-def _refuse(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, source: str, others: str
-) -> None:
+def refuse_combinations(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with the parser's error if options do not belong together."""
+    source, others = "--run", "user slug manifest split root no_images leaderboard log"
+    if args.kaggle:
+        source, others = "--kaggle", "out weights torch format dim half push public dry_run"
     for name in others.split():
         if getattr(args, name) != parser.get_default(name):
             parser.error(f"{source}: leave out --{name.replace('_', '-')}")
+    other = args.format != "torchscript"
+    for wrong, message in (
+        (args.run and not args.out, "--run needs --out"),
+        (args.half and other, f"--half needs --format torchscript, not {args.format}"),
+        (args.torch and other, f"--torch needs --format torchscript, not {args.format}"),
+        (args.dim is not None and args.dim < 1, f"--dim {args.dim}: must be 1 or more"),
+        (args.push and args.format != "hub", "--push uploads a hub folder: add --format hub"),
+        ((args.dry_run or args.public) and not args.push, "--dry-run and --public need --push"),
+        (
+            (args.root or args.no_images) and not args.manifest,
+            "--root and --no-images need --manifest",
+        ),
+        (args.slug and not args.user, "--slug needs --user"),
+        (
+            len(args.leaderboard or ()) > 2,
+            "--leaderboard takes one or two scores: the public, and optionally the private one",
+        ),
+        # The plot has the same name, with .png
+        (args.log and args.log.suffix != ".csv", f"--log {args.log}: must end in .csv"),
+    ):
+        if wrong:
+            parser.error(message)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -132,10 +123,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         prepare_for_kaggle(args)
         return
     from guie.export.card import describe
-    from guie.export.formats import check_installed
     from guie.models import narrowed, open_model
 
     if args.format == "onnx":
+        from guie.export.formats import check_installed
+
         check_installed()
     if args.push:
         from guie.export.hub import check_repository
@@ -146,12 +138,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.dim is not None:
         model = narrowed(model, args.dim)
     facts = {"folder": str(args.out), **describe(model, args.run, args.weights)}
-    if args.format == "torchscript":
-        export_submission(model, args, facts)
-    elif args.format == "hub":
+    if args.format == "hub":
         export_to_hub(model, args, facts)
+        return
+    if args.format == "torchscript":
+        from guie.export.submission import write_submission
+
+        path = args.out / "submission.zip"
+        made = write_submission(model, args.out, facts, args.torch or "1.11", args.half)
+        target = f", for PyTorch {made['runtime']} (format {made['format']})"
     else:
-        export_file(model, args, facts)
+        from guie.export.formats import write_file
+
+        path, made = write_file(args.format, model, args.out, facts)
+        target = ""
+    worst = max(row["difference"] for row in made["parity"])
+    print(
+        f"{path}: {facts['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB{target}, differs from the"
+        f" trained model by at most {worst:.1e} (allowed: {made['tolerance']:g})"
+    )
 
 
 def prepare_for_kaggle(args: argparse.Namespace) -> None:
@@ -170,32 +175,6 @@ def prepare_for_kaggle(args: argparse.Namespace) -> None:
     if args.user is not None:
         kaggle.prepare_upload(folder, args.user, args.slug)
     kaggle.enter_log(folder, args.log or folder.resolve().parent / "log.csv", args.leaderboard)
-
-
-def export_submission(model: LoadedModel, args: argparse.Namespace, facts: dict[str, Any]) -> None:
-    """Write submission.zip, card.md and export.json."""
-    from guie.export.submission import write_submission
-
-    facts = write_submission(model, args.out, facts, args.torch or "1.11", args.half)
-    made, rows = facts["torchscript"], facts["torchscript"]["parity"]
-    worst = max(row["difference"] for row in rows)
-    print(
-        f"{args.out / 'submission.zip'}: {facts['dimension']}-D, {facts['file']['bytes'] / 1e6:.1f} MB, for"
-        f" PyTorch {made['runtime']} (format {made['format']}), differs from the trained model by"
-        f" at most {worst:.1e} over {len(rows)} image sizes"
-    )
-
-
-def export_file(model: LoadedModel, args: argparse.Namespace, facts: dict[str, Any]) -> None:
-    """Write model.onnx or model.pt2, its model card and its JSON file."""
-    from guie.export.formats import write_file
-
-    path, made = write_file(args.format, model, args.out, facts)
-    worst = max(row["difference"] for row in made["parity"])
-    print(
-        f"{path}: {facts['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB, differs from the model by"
-        f" at most {worst:.1e} (allowed: {made['tolerance']:g})"
-    )
 
 
 def export_to_hub(model: LoadedModel, args: argparse.Namespace, facts: dict[str, Any]) -> None:

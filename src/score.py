@@ -6,19 +6,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from importlib.metadata import version
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scorer.errors import UserError
+from scorer.errors import UserError, Violation
 
 # The rest of the scorer is imported where it is used: a process of the model imports this script, too.
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-    from scorer.contract import Checklist
-    from scorer.embedding import Embedded
     from scorer.manifest import Manifest
 
 MAX_LIMIT = 10**6  # seconds, hours, GB: larger values overflow system limits
@@ -48,175 +47,119 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--submission", type=Path, required=True, help="submission.zip")
-    parser.add_argument("--manifest", type=Path, required=True, help="CSV or Parquet table")
-    parser.add_argument("--split", default="test", help="the manifest's split (default: test)")
-    parser.add_argument("--root", type=Path, help="folder of the images (default: the manifest's)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="score.json; score.neighbours.csv goes to its folder",
-    )
-    parser.add_argument(
-        "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
-    )
-    parser.add_argument(
-        "--fast",
-        action="store_true",
-        help="batches of one size; stops if they change answers",
-    )
-    from scorer.process import Allowance
-
-    own = Allowance()
-    limits = parser.add_argument_group("limits of the model's process")
-    for flag, value, what in (
-        ("--memory-gb", own.memory_bytes / 2**30, "in addition to PyTorch's own, on the CPU"),
-        ("--image-seconds", own.image_seconds, "per image"),
-        ("--total-hours", own.total_seconds / 3600, "in total"),
-        ("--threads", own.threads, "to compute with"),
-    ):
-        kind, message = type(value), f"{what} (default: {value:g})"
-        limits.add_argument(flag, type=kind, default=value, metavar="N", help=message)
+    add = parser.add_argument
+    add("--submission", type=Path, required=True, help="submission.zip")
+    add("--manifest", required=True, help="CSV or Parquet table")
+    add("--split", default="test", help="the manifest's split (default: test)")
+    add("--root", help="folder of the images (default: the manifest's)")
+    out = "score.json; score.neighbours.csv goes to its folder"
+    add("--out", type=Path, required=True, help=out)
+    add("--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)")
+    add("--fast", action="store_true", help="batches of one size; stops if they change answers")
+    add = parser.add_argument_group("limits of the model's process").add_argument
+    memory = "in addition to PyTorch's own, on the CPU (default: 16)"
+    add("--memory-gb", type=positive, default=16.0, metavar="N", help=memory)
+    seconds, hours = "per image (default: 120)", "in total (default: 24)"
+    add("--image-seconds", type=positive, default=120.0, metavar="N", help=seconds)
+    add("--total-hours", type=positive, default=24.0, metavar="N", help=hours)
+    add("--threads", type=count, metavar="N", help="to compute with (default: PyTorch's)")
     return parser.parse_args(argv)
 
 
+def positive(text: str) -> float:
+    """Parse a number above 0."""
+    if not 0 < float(text) <= MAX_LIMIT:  # also rejects NaN
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0 and at most {MAX_LIMIT:,}")
+    return float(text)
+
+
+def count(text: str) -> int:
+    """Parse a number of threads."""
+    if not text.isdecimal() or not 0 < int(text) <= MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{text}: must be 1 to {MAX_THREADS:,}")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Check the contract, embed, search, judge, write.
+    """Check the contract, embed, search, write.
 
     Raises:
         UserError: a fault in the manifest, an image or an argument.
+        OSError: a file cannot be read or written.
         SystemExit: with code 1, the submission breaks the contract.
     """
     args = parse_args(argv)
-    check_arguments(args)
+    check_paths(args)
+    from scorer.process import Limits, ModelProcess
+
     forkserver.ensure_running()  # imports torch while the manifest is read
-    from scorer import report
-    from scorer.contract import Checklist
+    from scorer import budget, report
+    from scorer.contract import Checklist, verify
+    from scorer.embedding import Progress, embed_images
     from scorer.manifest import read_manifest
 
     manifest = read_manifest(args.manifest, args.split, args.root)
-    checklist, digest = Checklist(), report.sha256(args.submission)
-    embedded, about = embed(args, manifest, checklist, digest)
-    provenance = {
-        "verdict": checklist.verdict,
-        "checks": [asdict(check) for check in checklist.checks],
+    digest, checklist = report.sha256(args.submission), Checklist()
+    about: dict[str, Any] = {
         "submission": {"sha256": digest, "bytes": args.submission.stat().st_size},
-        "torch": about["torch"],
+        "torch": version("torch"),
         "runtime": args.torch,
-        "device": about["device"],
-        "limits": about["limits"],
+        "device": None,  # until a process embeds
+        "limits": {},
     }
-    if embedded is None:
-        report.write_json(args.out, provenance)
-        for name, detail in checklist.failed.items():
-            print(f"VIOLATION {name}: {detail}")
-        print(f"no score: {checklist.verdict}")
-        sys.exit(1)
-    score, neighbours = evaluate(manifest, embedded)
-    neighbours = neighbours.assign(submission=digest)
-    score |= report.costs(embedded, about["peak_bytes"]) | {"budget": about["budget"]} | provenance
-    neighbours_path = args.out.with_suffix(".neighbours.csv")
-    report.write_text(neighbours_path, neighbours.to_csv(index=False))
-    report.write_json(args.out, score)
-    progress_file(args.out).unlink(missing_ok=True)
-    print(f"{report.format_table(score)}\nwrote {args.out} and {neighbours_path}")
-
-
-def embed(
-    args: argparse.Namespace, manifest: Manifest, checklist: Checklist, digest: str
-) -> tuple[Embedded | None, dict[str, Any]]:
-    """Check the contract, measure, embed; None where the submission breaks the contract.
-
-    Returns also where it ran: torch, device (None if no process embedded), limits, budget, peak_bytes.
-    """
-    from importlib.metadata import version
-
-    from scorer import budget
-    from scorer.contract import MAX_DIMENSION, verified
-    from scorer.embedding import Progress, embed_images
-    from scorer.process import Allowance
-
-    allowance = Allowance(
-        int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
-    )
-    embedded = None
-    about: dict[str, Any] = {"torch": version("torch"), "device": None, "limits": {}}
-    # Next to the result: the system's temporary folder may be too small. After a killed scoring, the
-    # next one replaces the file.
+    memory_bytes, seconds = int(args.memory_gb * 2**30), args.total_hours * 3600
+    limits = Limits(memory_bytes, args.threads, args.image_seconds, seconds)
+    # Both next to the result, as the system's temporary folder may be too small
     unpacked = args.out.with_name(f".{args.out.stem}.saved_model.pt")
-    unpacked.unlink(missing_ok=True)  # another scoring may still read it
+    unfinished = args.out.with_name(f".{args.out.stem}.embeddings.npz")
     try:
-        model = verified(args.submission, checklist, unpacked, allowance, args.torch)
-        if model is None:
-            return None, about
-        demand = f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order"
-        with checklist.check("every_image", demand), model.process() as process:
+        verify(args.submission, unpacked, checklist, limits, args.torch)
+        with checklist.check("every_image", stop=True), ModelProcess(unpacked, limits) as process:
             about |= {"torch": process.torch, "device": process.device_name}
-            about["limits"] = {
-                "memory": process.memory,
-                "time_per_image": {"held": True, "how": f"{args.image_seconds:g} s"},
-                "time": {"held": True, "how": f"{args.total_hours:g} h in total"},
-            }
-            process.ask("load")
-            images = [manifest.root / path for path in manifest.images()]
-            about["budget"] = budget.measured(process, images)
-            if message := budget.warning(about["budget"]):
-                print(message, file=sys.stderr)
+            about["limits"] = {"memory": process.memory, **limits.of_time}
+            process.call("load")
+            estimate = budget.measured(process, manifest)
+            if estimate["fits"] != "yes":
+                print(f"WARNING budget: {budget.describe(estimate)}", file=sys.stderr)
             key = f"{digest} {process.torch} {process.device_name} {args.fast}"
-            with Progress(progress_file(args.out), key) as progress:
-                embedded = embed_images(model, process, manifest, progress, args.fast)
-            about["peak_bytes"] = process.peak_bytes
+            progress = Progress(unfinished, key)
+            emb_ND, costs = embed_images(unpacked, process, manifest, progress, args.fast)
+    except Violation:
+        report.write_json(args.out, checklist.result | about)
+        faults = [f"VIOLATION {name}: {detail}" for name, detail in checklist.failed.items()]
+        print(*faults, f"no score: {checklist.result['verdict']}", sep="\n")
+        sys.exit(1)
     finally:
         unpacked.unlink(missing_ok=True)
-    return embedded, about
+    summary, neighbours = evaluate(manifest, emb_ND)
+    score = {**summary, **costs, "budget": estimate, **checklist.result, **about}
+    listed = args.out.with_suffix(".neighbours.csv")
+    report.write_text(listed, neighbours.assign(submission=digest).to_csv(index=False))
+    report.write_json(args.out, score)
+    unfinished.unlink()
+    print(f"{report.format_table(score)}\nwrote {args.out} and {listed}")
 
 
-def progress_file(out: Path) -> Path:
-    """Return where the embeddings of an unfinished scoring are saved."""
-    return out.with_suffix(".embeddings.npz")
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raise UserError for invalid arguments before hours are spent on the images."""
-    for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
-        value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_LIMIT
-        if not 0 < value <= most:  # also rejects NaN
-            message = f"must be above 0 and at most {most:,}"
-            raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
-    for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
-        if ":/" in str(path):  # a manifest in object storage
-            continue
-        try:
-            with path.open("rb"):
-                fault = "" if path.is_file() else "not a regular file"
-        except OSError as error:
-            fault = "a link that points nowhere" if path.is_symlink() else str(error.strerror)
-        if fault:
-            raise UserError(f"{flag} {path}: {fault}")
+def check_paths(args: argparse.Namespace) -> None:
+    """Raise UserError for a wrong path before hours are spent on the images; make the folder."""
     if args.out.suffix != ".json" or ":/" in str(args.out) or args.out.is_dir():
         raise UserError(f"--out {args.out}: must be the name of a .json file on a local disk")
-    listed = args.out.with_suffix(".neighbours.csv")
-    if listed.exists() and not listed.read_bytes()[:11] == b"query,rank,":
-        raise UserError(f"{listed}: would be replaced, and score.py did not write it; rename it")
-    try:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {args.out}: {error.strerror}") from error
-    if not os.access(args.out.parent, os.W_OK):
-        raise UserError(f"--out {args.out}: no permission to write there")
+    for path in (args.submission, args.manifest):
+        if ":/" not in str(path) and not os.path.isfile(path):  # a manifest may be in a bucket
+            raise UserError(f"{path}: no such file")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
 
 
-def evaluate(manifest: Manifest, embedded: Embedded) -> tuple[dict[str, Any], pd.DataFrame]:
+def evaluate(manifest: Manifest, emb_ND: np.ndarray) -> tuple[dict[str, Any], pd.DataFrame]:
     """Search the merged index for every query; return the score and the table of neighbours."""
     from scorer import report
     from scorer.retrieval import judge, nearest, own_rows
 
     queries, index = manifest.part("query"), manifest.part("index")
-    place = {image_path: i for i, image_path in enumerate(manifest.images())}
+    place = {image_path: i for i, image_path in enumerate(manifest.images)}
     rows_QK, distances_QK = nearest(
-        embedded.emb_ND[queries["image_path"].map(place)],
-        embedded.emb_ND[index["image_path"].map(place)],
+        emb_ND[queries["image_path"].map(place)],
+        emb_ND[index["image_path"].map(place)],
         own_rows(queries, index),
     )
     judged, relevant_QK = judge(queries, index, rows_QK)
@@ -227,14 +170,8 @@ def evaluate(manifest: Manifest, embedded: Embedded) -> tuple[dict[str, Any], pd
 if __name__ == "__main__":
     try:
         main()
-    except UserError as error:
+    except (UserError, OSError) as error:  # OSError: a full disk, a removed folder
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # a full disk, a removed folder
-        if error.errno is None:
-            raise
-        where = f"{error.filename}: " if error.filename else "a write failed: "
-        print(f"error: {where}{error.strerror}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -7,9 +7,10 @@ from pathlib import Path
 from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import parity
-from guie.export.torchscript import RUNTIME_FORMAT, downgrade, format_version, package
+from guie.export.torchscript import downgrade, package
 from guie.models.embedder import Embedder
 from guie.models.opening import ExportModule
+from scorer.archive import MAX_FORMAT_VERSION, format_version
 from scorer.runtime import check_runtime
 
 
@@ -18,6 +19,6 @@ def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> 
     package(embedder, preprocess, path)
     downgrade(path)
     check_runtime(path)
-    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
+    assert check_operators(path) == [] and format_version(path) <= MAX_FORMAT_VERSION
     [row] = parity(ExportModule(preprocess, embedder), path, [(61, 97)])
     assert row["difference"] <= 1e-5

@@ -12,8 +12,6 @@ from scorer.errors import Violation, one_line
 MODEL_NAME = "saved_model.pt"
 # PyTorch 1.11 refuses any newer archive (its kMaxSupportedFileFormatVersion).
 MAX_FORMAT_VERSION = 9
-# A larger file does not fit into the challenge's 16 GB GPU.
-MAX_BYTES = 16 * 2**30
 # Raised by zipfile for a damaged or encrypted file, or an unknown compression.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
@@ -22,7 +20,7 @@ def unpack_model(path: Path, unpacked: Path) -> None:
     """Extract `saved_model.pt`, the only allowed member of a submission.
 
     Raises:
-        Violation: not a zip; another layout; a damaged, encrypted or oversized member.
+        Violation: not a zip; another layout; a damaged or encrypted member.
         OSError: the disk is full.
     """
     try:
@@ -31,8 +29,6 @@ def unpack_model(path: Path, unpacked: Path) -> None:
             if names != [MODEL_NAME]:
                 shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
                 raise Violation(f"{len(names)} members: {shown or 'none'}")
-            if (size := archive.getinfo(MODEL_NAME).file_size) > MAX_BYTES:
-                raise Violation(f"{size:,} bytes unpacked, more than {MAX_BYTES:,}")
             with archive.open(MODEL_NAME) as member, unpacked.open("wb") as file:
                 shutil.copyfileobj(member, file, 2**20)
     except ZIP_ERRORS as error:
@@ -43,13 +39,12 @@ def format_version(path: Path) -> int:
     """Return the format version of a TorchScript archive. Raises Violation if it is none."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            root = names[0].split("/")[0] if names else ""
+            records = {name.partition("/")[2]: name for name in archive.namelist()}
             # PyTorch prefers the hidden record if both exist.
-            for record in (f"{root}/.data/version", f"{root}/version"):
-                if record in names:
-                    return int(archive.read(record))
-            raise ValueError("it has no version record")
+            record = records.get(".data/version") or records.get("version")
+            if record is None:
+                raise ValueError("it has no version record")
+            return int(archive.read(record))
     except ZIP_ERRORS as error:
         message = f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})"
         raise Violation(message, "no_torchscript") from error

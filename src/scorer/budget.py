@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from scorer.embedding import decode
+from scorer.contract import CHALLENGE_IMAGES, LIMIT_HOURS
+from scorer.embedding import decoded
 from scorer.errors import Violation
+from scorer.manifest import Manifest
 from scorer.process import ModelProcess
 
-CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
-LIMIT_HOURS = 9
 GPU = "P100"
 GPU_FLOPS = 9.3e12  # operations per second in fp32, from NVIDIA's data sheet
 GPU_BYTES = 16 * 10**9
@@ -26,32 +23,23 @@ MEASURED_HW = (480, 640)
 DECODED = 8  # images to time the decoding of
 
 
-def measured(process: ModelProcess, images: list[Path]) -> dict[str, Any]:
-    """Return `project` for a 480 x 640 px image, decoding a few `images`; or the fault of counting.
+def measured(process: ModelProcess, manifest: Manifest) -> dict[str, Any]:
+    """Return `project` for a 480 x 640 px image, decoding a few images; or the fault of counting.
 
     Raises Violation if the process has ended.
     """
     noise = np.random.default_rng(0).integers(0, 256, (*MEASURED_HW, 3), dtype=np.uint8)
     try:
-        seconds = 10 * process.allowance.image_seconds
-        flops, weight_bytes, activation_bytes = process.ask("measure", noise, seconds=seconds)
+        seconds = 10 * process.limits.image_seconds
+        flops, weight_bytes, activation_bytes = process.call("measure", noise, seconds=seconds)
     except Violation as fault:
         if not process.is_running:
             raise
         return {"card": GPU, "fits": "unknown", "fault": str(fault)}
-    decode_seconds = _decode_seconds(images[:: max(1, len(images) // DECODED)][:DECODED])
-    return project(flops, weight_bytes, activation_bytes, decode_seconds)
-
-
-def _decode_seconds(images: list[Path]) -> float:
-    """Return median seconds per image; the embedding pass reports images that cannot be decoded."""
-    taken = [0.0]
-    for path in images:
-        began = time.perf_counter()
-        with suppress(Exception):  # see decode
-            decode(path)
-            taken.append(time.perf_counter() - began)
-    return median(taken[1:] or taken)
+    sample = list(manifest.images)[:: max(1, len(manifest.images) // DECODED)][:DECODED]
+    # The embedding pass reports images that cannot be decoded.
+    taken = [image.seconds for image in decoded(manifest, sample, {}) if image]
+    return project(flops, weight_bytes, activation_bytes, median(taken or [0.0]))
 
 
 def project(
@@ -87,17 +75,15 @@ def project(
     }
 
 
-def warning(budget: dict[str, Any]) -> str:
-    """Return a warning line if the budget may be exceeded, else an empty string."""
-    if budget["fits"] == "yes":
-        return ""
+def describe(budget: dict[str, Any]) -> str:
+    """Return the budget in one line."""
     if "fault" in budget:
-        return f"WARNING budget: not measured ({budget['fault']})"
+        return f"{GPU}: not measured ({budget['fault']})"
     hours, memory = budget["hours"], budget["memory_gb"]
-    held = sum(memory.values()) - memory["limit"]
     return (
-        f"WARNING budget: {budget['gflop_per_image']:,.0f} GFLOP per image; {CHALLENGE_IMAGES:,} images"
-        f" on a {GPU} take {hours['least']:.1f} h at its full rate, {hours['expected']:.1f} h at"
-        f" {EFFICIENCY:.0%} of it, of {LIMIT_HOURS} h; {held:.1f} GB of {memory['limit']:.0f} GB:"
+        f"{GPU}, estimated: {budget['gflop_per_image']:,.1f} GFLOP per image; {CHALLENGE_IMAGES:,}"
+        f" images take {hours['least']:.2f} h at its full rate, {hours['expected']:.2f} h at"
+        f" {EFFICIENCY:.0%} of it, of {LIMIT_HOURS} h;"
+        f" {sum(memory.values()) - memory['limit']:.1f} GB of {memory['limit']:.0f} GB;"
         f" fits: {budget['fits']}"
     )

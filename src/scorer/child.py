@@ -23,23 +23,23 @@ from torch.utils.flop_counter import flop_registry
 from scorer.errors import Violation, one_line
 from scorer.runtime import check_runtime, refuse_file_access
 
-_NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
+NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
 
 
-def serve(requests: Connection, path: Path, memory_bytes: int, threads: int) -> None:
-    """Send `Model.about`, then answer requests until the scorer closes the pipe.
+def serve(requests: Connection, path: Path, memory_bytes: int, threads: int | None) -> None:
+    """Answer requests until the scorer closes the pipe.
 
     A request names a method of `Model` and its arguments. The answer is the method's value, or a
     `Violation` for whatever the model raises.
 
     Args:
         memory_bytes: limit in addition to PyTorch's own memory; it does not hold on a GPU.
-        threads: to compute with.
+        threads: to compute with; None for PyTorch's default.
     """
-    torch.set_num_threads(threads)
+    if threads:
+        torch.set_num_threads(threads)
     model = Model(path, memory_bytes)
     with suppress(EOFError, BrokenPipeError):
-        requests.send(model.about())
         while True:
             name, arguments = requests.recv()
             try:
@@ -47,10 +47,9 @@ def serve(requests: Connection, path: Path, memory_bytes: int, threads: int) -> 
             except Violation as fault:
                 answer = fault
             except Exception as error:  # PyTorch raises many types
-                lacks_memory = isinstance(error, MemoryError) or any(
-                    sign in str(error).lower() for sign in _NO_MEMORY
-                )
-                answer = Violation(one_line(error), "out_of_memory" if lacks_memory else "")
+                text = str(error).lower()
+                lacks = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
+                answer = Violation(one_line(error), "out_of_memory" if lacks else "")
             requests.send(answer)
 
 
@@ -61,19 +60,23 @@ class Model:
         self.path = path
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.on_gpu = self.device.type == "cuda"
         self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
-        if self.device.type == "cpu":
+        if not self.on_gpu:
             self.limit = _limit_memory(memory_bytes)
 
     def about(self) -> tuple[str, str, str, dict[str, Any]]:
         """Return type and name of the device, PyTorch's version, and the limit of memory."""
-        on_gpu = self.device.type == "cuda"
-        name = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
+        name = torch.cuda.get_device_name(self.device) if self.on_gpu else "cpu"
         return self.device.type, name, str(torch.__version__), self.limit
 
-    def inspect(self, check: str) -> None:
-        """Run a static check of the code: `file_access` or `torch_1_11`. Raises Violation."""
-        {"file_access": refuse_file_access, "torch_1_11": check_runtime}[check](self.path)
+    def check_runtime(self) -> None:
+        """Raise Violation if PyTorch 1.11 cannot open the file."""
+        check_runtime(self.path)
+
+    def refuse_file_access(self) -> None:
+        """Raise Violation if the code names an operator that reads or writes files."""
+        refuse_file_access(self.path)
 
     def load(self) -> None:
         """Load the module as the host does: `torch.jit.load`, then `eval()`."""
@@ -109,25 +112,23 @@ class Model:
                     f" tensor ({len(images_BHW3)}, D)"
                 ) from None
         seconds = time.perf_counter() - began
-        on_gpu = self.device.type == "cuda"
-        peak_bytes = torch.cuda.max_memory_reserved() if on_gpu else _status_bytes("VmHWM")
-        numbers = [row.float().numpy() for row in rows]
-        return str(rows[0].dtype), numbers, seconds, peak_bytes
+        peak_bytes = torch.cuda.max_memory_reserved() if self.on_gpu else _status_bytes("VmHWM")
+        return str(rows[0].dtype), [row.float().numpy() for row in rows], seconds, peak_bytes
 
     def measure(self, image_HW3: np.ndarray) -> tuple[int, int, int]:
         """Return operations of one call, bytes of the weights, and peak bytes in addition to them."""
         image_1CHW = self._batch(image_HW3[None])
-        on_gpu = self.device.type == "cuda"
         with torch.no_grad():
-            if on_gpu:
+            if self.on_gpu:
                 torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
             else:
                 with suppress(OSError):
                     ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new allocations
                     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-            before = torch.cuda.memory_allocated() if on_gpu else _status_bytes("VmRSS")
+                before = _status_bytes("VmRSS")
             self.module(image_1CHW)
-            peak = torch.cuda.max_memory_allocated() if on_gpu else _status_bytes("VmHWM")
+            peak = torch.cuda.max_memory_allocated() if self.on_gpu else _status_bytes("VmHWM")
             with FlopCounter() as counter:
                 self.module(image_1CHW)
         weight_bytes = sum(tensor.nbytes for tensor in self.module.state_dict().values())
@@ -178,10 +179,8 @@ def _limit_memory(memory_bytes: int) -> dict[str, Any]:
     """Limit this process's addresses; PyTorch's libraries alone map gigabytes of them."""
     try:
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         most = mapped + memory_bytes
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     except (OSError, ValueError) as error:
         return {"held": False, "how": f"refused by the system: {one_line(error)}"}
     gibibytes = memory_bytes / 2**30

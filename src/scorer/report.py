@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scorer.budget import CHALLENGE_IMAGES, LIMIT_HOURS
-from scorer.embedding import Embedded
+from scorer.budget import describe
+from scorer.contract import CHALLENGE_IMAGES, LIMIT_HOURS
 from scorer.retrieval import METRICS
 
 
@@ -28,47 +28,23 @@ def summarise(judged: pd.DataFrame) -> dict[str, Any]:
     `queries` counts all queries, `queries_without_positive` those that metrics exclude. A group
     without other queries has None for each metric; such a domain is not in the mean.
     """
-    domains = judged.groupby("domain")[METRICS].mean()
+
+    def plain(metrics: pd.Series) -> dict[str, float | None]:
+        return {name: None if np.isnan(value) else float(value) for name, value in metrics.items()}
+
+    def group(rows: pd.DataFrame) -> dict[str, Any]:
+        without = int((rows["positives"] == 0).sum())
+        counts = {"queries": len(rows), "queries_without_positive": without}
+        return plain(rows[METRICS].mean()) | counts
+
+    by_domain = judged.groupby("domain")
     return {
-        "mean": _plain(domains.mean()),
-        "pooled": _plain(judged[METRICS].mean()),
-        "domains": {str(name): _group(rows) for name, rows in judged.groupby("domain")},
+        "mean": plain(by_domain[METRICS].mean().mean()),
+        "pooled": plain(judged[METRICS].mean()),
+        "domains": {str(name): group(rows) for name, rows in by_domain},
         "index": "merged",
-        "public": _group(judged[judged["is_public"]]),
-        "private": _group(judged[~judged["is_public"]]),
-    }
-
-
-def _group(rows: pd.DataFrame) -> dict[str, Any]:
-    counts = {
-        "queries": len(rows),
-        "queries_without_positive": int((rows["positives"] == 0).sum()),
-    }
-    return _plain(rows[METRICS].mean()) | counts
-
-
-def _plain(metrics: pd.Series) -> dict[str, float | None]:
-    return {name: None if np.isnan(value) else float(value) for name, value in metrics.items()}
-
-
-def costs(embedded: Embedded, peak_bytes: int) -> dict[str, Any]:
-    """Report time and memory, and project the time to the challenge's number of images.
-
-    Args:
-        peak_bytes: of the GPU if there is one, else of the model's process.
-    """
-    count, dimension = embedded.emb_ND.shape
-    decode, model = embedded.decode_seconds / count, embedded.model_seconds / count
-    return {
-        "dimension": dimension,
-        "seconds_per_image": {"decode": decode, "model": model, "total": decode + model},
-        "projected_hours": (decode + model) * CHALLENGE_IMAGES / 3600,
-        "limit_hours": LIMIT_HOURS,
-        "peak_memory_mb": peak_bytes / 2**20,
-        "images": count,
-        "images_with_exif_rotation": embedded.rotated,
-        "images_resumed": embedded.resumed,
-        "fast_difference": embedded.fast_difference,
+        "public": group(judged[judged["is_public"]]),
+        "private": group(judged[~judged["is_public"]]),
     }
 
 
@@ -98,12 +74,9 @@ def neighbour_table(
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8", newline="")
+    os.replace(temporary, path)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -113,13 +86,13 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def format_table(score: dict[str, Any]) -> str:
     """Format a score for the terminal."""
-    names = {**score["domains"], "public": score["public"], "private": score["private"]}
-    width = max(len(name) for name in [*names, "private"])
-    lines = [f"{'':{width}}   mMP@5     R@1  queries  without positive"]
-    lines += [_line(name, group, width) for name, group in score["domains"].items()]
-    lines += [_line(name, score[name], width) for name in ("mean", "pooled", "public", "private")]
+    groups = score["domains"] | {g: score[g] for g in ("mean", "pooled", "public", "private")}
+    table = pd.DataFrame.from_dict(groups, orient="index", dtype=float)
+    table.columns = ["mMP@5", "R@1", "queries", "without positive"]
+    formats = ["{:.4f}".format, "{:.4f}".format, "{:,.0f}".format, "{:,.0f}".format]
     seconds = score["seconds_per_image"]
-    lines += [
+    lines = [
+        table.to_string(na_rep="-", formatters=formats),
         "mean: over domains, each counts once; pooled: over all queries, the challenge's number;",
         "public and private: pooled over 30 % and 70 % of the queries",
         "",
@@ -130,28 +103,8 @@ def format_table(score: dict[str, Any]) -> str:
         f"model {seconds['model'] * 1000:.1f}); {CHALLENGE_IMAGES:,} images would take "
         f"{score['projected_hours']:.2f} h of {LIMIT_HOURS} h on this machine "
         f"({score['device']}); peak memory {score['peak_memory_mb']:,.0f} MB",
-        _budget_line(score["budget"]),
+        describe(score["budget"]),
     ]
     if not score["limits"]["memory"]["held"]:
         lines.append("the limit of memory does not hold here")
     return "\n".join(lines)
-
-
-def _budget_line(budget: dict[str, Any]) -> str:
-    if "fault" in budget:
-        return f"{budget['card']}: not measured ({budget['fault']})"
-    memory = budget["memory_gb"]
-    return (
-        f"{budget['card']}, estimated: {budget['gflop_per_image']:,.1f} GFLOP per image, "
-        f"{budget['hours']['least']:.2f} to {budget['hours']['expected']:.2f} h of {LIMIT_HOURS} h, "
-        f"{sum(memory.values()) - memory['limit']:.1f} GB of {memory['limit']:.0f} GB; "
-        f"fits: {budget['fits']}"
-    )
-
-
-def _line(name: str, group: dict[str, Any], width: int) -> str:
-    values = "  ".join("     -" if group[m] is None else f"{group[m]:6.4f}" for m in METRICS)
-    counts = ""
-    if "queries" in group:
-        counts = f"  {group['queries']:7,}  {group['queries_without_positive']:16,}"
-    return f"{name:{width}}  {values}{counts}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ast
 import re
-import struct
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +25,15 @@ from scorer.errors import Violation, one_line
 FILE_ACCESS = {"from_file", "save", "load_tensor"}
 OPERATORS = Path(__file__).with_name("operators_1_11.txt")
 NAMED = 3  # operators in one message
-_UNSET = 2**32 - 1  # in a 32-bit field: see the zip64 extra field
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_TYPES_OF_LITERALS = {bool: ("bool", "Scalar"), str: ("str", "Device")}
+# The head of a zip64 extra field (id 1) that holds one number of 8 bytes, which is the offset.
+OFFSET_ALONE = b"\1\0\x08\0"
+# Types of arguments that accept a literal: an int may also stand for int[2].
+ACCEPTING = {
+    bool: {"bool", "Scalar"},
+    int: {"int", "float", "complex", "Scalar"},
+    float: {"float", "complex", "Scalar"},
+    str: {"str", "Device"},
+}
 
 
 class Overload(NamedTuple):
@@ -78,15 +84,17 @@ def check_runtime(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            _refuse_offsets(path, archive)
-            debug = [name for name in archive.namelist() if name.endswith(".debug_pkl")]
+            records = archive.infolist()
     except ZIP_ERRORS as error:
         raise Violation(f"its records cannot be read ({one_line(error)})") from error
+    # Its miniz takes the placeholder 0xFFFFFFFF for the offset, unless a size is in zip64 too.
+    if any(record.extra.startswith(OFFSET_ALONE) for record in records):
+        raise Violation("a zip64 offset that the zip reader of PyTorch 1.11 misreads")
+    debug = sum(record.filename.endswith(".debug_pkl") for record in records)
     if debug:
-        raise Violation(f"{len(debug)} .debug_pkl records, whose layout PyTorch 1.11 does not know")
-    nodes = [node for source in code_of(path).values() for node in ast.walk(source)]
-    calls = [node for node in nodes if isinstance(node, ast.Call) and not is_known(node)]
-    if unknown := sorted({str(operator_of(call)) for call in calls}):
+        raise Violation(f"{debug} .debug_pkl records, whose layout PyTorch 1.11 does not know")
+    names = {name for _, name, call in operator_calls(path) if not is_known(name, call)}
+    if unknown := sorted(names):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         shown = ", ".join(unknown[:NAMED])
         raise Violation(
@@ -94,39 +102,26 @@ def check_runtime(path: Path) -> None:
         )
 
 
-def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
-    """Reject offsets that 1.11 misreads: its miniz takes 0xFFFFFFFF literally unless a size is zip64."""
-    count = len(archive.infolist())
-    with path.open("rb") as file:
-        file.seek(archive.start_dir)
-        directory = file.read()
-    place = 0
-    for _ in range(count):
-        fields = _CENTRAL.unpack_from(directory, place)
-        sizes, lengths, offset = fields[8:10], fields[10:13], fields[16]
-        if offset == _UNSET and _UNSET not in sizes:
-            raise Violation("a zip64 offset that the zip reader of PyTorch 1.11 misreads")
-        place += _CENTRAL.size + sum(lengths)
+def operator_calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield the module, the operator and the call of each operator that a TorchScript archive calls.
+
+    `torch.relu(x)` calls aten::relu, `ops.prim.max(x)` prim::max.
+    """
+    for record, source in code_of(path).items():
+        prefix = record.removeprefix("code/__torch__/").removesuffix(".py").replace("/", ".")
+        for scope in source.body:
+            for call in ast.walk(scope):
+                if not isinstance(call, ast.Call):
+                    continue
+                found = re.fullmatch(r"(torch|ops\.\w+)\.([\w.]+)", ast.unparse(call.func))
+                if found:
+                    space = "aten" if found[1] == "torch" else found[1].removeprefix("ops.")
+                    yield f"{prefix}.{getattr(scope, 'name', '')}", f"{space}::{found[2]}", call
 
 
-def operator_of(call: ast.Call) -> str | None:
-    """Return the called operator: `torch.relu` is aten::relu, `ops.prim.max` prim::max; else None."""
-    words: list[str] = []
-    function = call.func
-    while isinstance(function, ast.Attribute):
-        words.insert(0, function.attr)
-        function = function.value
-    if not isinstance(function, ast.Name) or not words:
-        return None
-    if function.id == "torch":
-        return "aten::" + ".".join(words)
-    return f"{words[0]}::{'.'.join(words[1:])}" if function.id == "ops" else None
-
-
-def is_known(call: ast.Call) -> bool:
-    """Return whether 1.11 has the called operator with these arguments; true for other functions."""
-    name = operator_of(call)
-    return name is None or any(_takes(overload, call) for overload in overloads().get(name, ()))
+def is_known(operator: str, call: ast.Call) -> bool:
+    """Return whether 1.11 has an operator with the arguments of this call."""
+    return any(_takes(overload, call) for overload in overloads().get(operator, ()))
 
 
 def _takes(overload: Overload, call: ast.Call) -> bool:
@@ -145,7 +140,8 @@ def _may_be(value: ast.expr, kind: str) -> bool:
     """Return whether a literal may have this type; other expressions may have any."""
     if isinstance(value, ast.UnaryOp):
         value = value.operand  # the number after a minus
-    if kind.rstrip("?") in ("t", "t1", "t2", "Any"):
+    bare = re.sub(r"\[\d+\]$", "", kind.rstrip("?"))
+    if bare in ("t", "t1", "t2", "Any"):
         return True
     if isinstance(value, ast.List):
         return "[" in kind
@@ -153,12 +149,7 @@ def _may_be(value: ast.expr, kind: str) -> bool:
         return True
     if value.value is None:
         return kind.endswith("?")
-    bare = re.sub(r"\[\d+\]$", "", kind.rstrip("?"))  # an int may stand for int[2]
-    if isinstance(value.value, int) and not isinstance(value.value, bool):
-        return bare in ("int", "float", "complex", "Scalar")
-    if isinstance(value.value, float):
-        return bare in ("float", "complex", "Scalar")
-    return bare in _TYPES_OF_LITERALS.get(type(value.value), (bare,))
+    return bare in ACCEPTING.get(type(value.value), {bare})
 
 
 @cache

@@ -26,7 +26,6 @@ from common import arguments, in_turn, ratio, show
 from guie.base.errors import UserError
 from guie.config import real_root
 from guie.export.formats import (
-    FORMATS,
     check_installed,
     exported_program,
     open_onnx,
@@ -84,8 +83,8 @@ def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, 
     except UserError as error:
         print(error)
     else:
-        write_onnx(program, folder / FORMATS["onnx"].name)
-        ways["onnx"] = open_onnx(folder / FORMATS["onnx"].name, threads)
+        write_onnx(program, folder / "model.onnx")
+        ways["onnx"] = open_onnx(folder / "model.onnx", threads)
     torch.manual_seed(0)  # random weights are the same ones
     again = open_model(source, size_px)  # which packaging changes
     package(again.embedder, again.preprocess, folder / "saved_model.pt")

@@ -22,16 +22,11 @@ from guie.config.model import HeadConfig
 from guie.data.preprocess import Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes, parity
-from guie.export.torchscript import (
-    RUNTIME_FORMAT,
-    downgrade,
-    format_version,
-    package,
-    portable_operators,
-)
+from guie.export.torchscript import downgrade, package, portable_operators
 from guie.models.embedder import Embedder
 from guie.models.head import Head
 from guie.models.opening import ExportModule
+from scorer.archive import MAX_FORMAT_VERSION, format_version
 from scorer.runtime import check_runtime
 from torch111.architectures import FAMILIES, OTHERS, build
 from torch111.compact import compact
@@ -74,7 +69,7 @@ def test_other_architectures_are_portable_and_unchanged(name: str, tmp_path: Pat
     downgrade(path)
     assert check_operators(path) == []
     check_runtime(path)
-    assert format_version(path) <= RUNTIME_FORMAT
+    assert format_version(path) <= MAX_FORMAT_VERSION
     eager = ExportModule(preprocess(size_px), encoder)
     for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):
         assert row["difference"] <= 1e-5, row
@@ -195,14 +190,6 @@ def test_downgrade_keeps_tensors_and_code_and_aligns_them(tmp_path: Path) -> Non
             assert (record.header_offset + 30 + name + extra) % 64 == 0, record.filename
     assert after.pop(".data/version") == b"9\n"
     assert after == {n: data for n, data in before.items() if not n.endswith(".debug_pkl")}
-
-
-def test_downgrade_leaves_an_old_format_alone(tmp_path: Path) -> None:
-    path = tmp_path / "saved_model.pt"
-    package(Wrapped(torch.relu), preprocess(), path)
-    version = format_version(path)
-    downgrade(path)
-    assert format_version(path) == version < RUNTIME_FORMAT
 
 
 def test_what_is_saved_is_in_fp32_and_frozen(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_a_model_remembers_in_hiding_shows_in_a_fresh_process(manifest, mod
     assert result["verdict"] == "depends_on_order", result.get("pooled")
     *earlier, last = result["checks"]
     assert all(check["passed"] for check in earlier), "it is honest while it is checked"
-    assert "among the other images and in a fresh process differ by" in last["detail"]
+    assert "answers among other images and in a fresh process differ by" in last["detail"]
 
 
 def test_what_passes_for_rounding_must_find_the_same_neighbours(manifest):

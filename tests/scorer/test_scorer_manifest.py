@@ -15,7 +15,7 @@ HEADER = "image_path,label,domain,split,role\n"
 
 
 def read(path, split="test"):
-    return read_manifest(path, split, path.parent)
+    return read_manifest(str(path), split, str(path.parent))
 
 
 def refusal(path, split="test"):
@@ -37,7 +37,7 @@ def test_parquet_reads_like_csv(manifest, tmp_path):
 def test_parts_and_images(manifest):
     read_back = read(manifest)
     assert len(read_back.part("query")) == 10 and len(read_back.part("index")) == 14
-    assert len(read_back.images()) == 16
+    assert len(read_back.images) == 16
 
 
 def test_every_bad_row_is_named_with_its_line(manifest):
@@ -60,27 +60,22 @@ def test_every_bad_row_is_named_with_its_line(manifest):
     message = refusal(manifest)
     for line, fault in {
         first + 2: "role 'probe' is not one of",
-        first + 3: "label is empty",
-        first + 4: "label 'toys/red|' holds an empty label",
-        first + 5: "image_path '../x.png' leads out of the root",
-        first + 6: "image_path '/x.png' leads out of the root",
+        first + 3: "image_path, domain or a label is empty",
+        first + 4: "image_path, domain or a label is empty",
+        first + 5: "image_path '../x.png' must be below the root, and written without",
+        first + 6: "image_path '/x.png' must be below the root",
     }.items():
         assert f"line {line}: {fault}" in message
     assert message.endswith("; and 2 more")
 
 
-def test_one_image_by_two_names_and_labels_of_two_lines_are_refused(manifest):
+def test_one_image_by_two_names_is_refused(manifest):
     with open(manifest, "a", encoding="utf-8") as file:
         file.write("./images/toys/red_0.jpg,toys/red,toys,test,both\n")
         file.write("images//toys/red_0.jpg,toys/red,toys,test,both\n")
-        file.write("images/toys/red_1.png,toys/r\u2028ed,toys,test,both\n")
-        file.write('images/toys/red_1.png,toys/red,"to\nys",test,both\n')
     message = refusal(manifest)
-    written = "must be written 'images/toys/red_0.jpg'"
-    assert f"line 18: image_path './images/toys/red_0.jpg' {written}" in message
-    assert f"line 19: image_path 'images//toys/red_0.jpg' {written}" in message
-    assert "line 20: label 'toys/r\\u2028ed' holds a line break or another control" in message
-    assert "line 21: domain 'to\\nys' holds a line break or another control" in message
+    for line, path in ((18, "./images/toys/red_0.jpg"), (19, "images//toys/red_0.jpg")):
+        assert f"line {line}: image_path {path!r} must be below the root, and" in message
 
 
 def test_a_format_that_would_start_a_program_is_not_decoded(tmp_path):
@@ -97,7 +92,7 @@ def test_missing_file_and_repeated_row(manifest):
         file.write("images/toys/red_0.jpg,toys/red,toys,test,index\n")
     message = refusal(manifest)
     assert "line 18: no image: 'gone.png' under" in message
-    assert "line 19: image_path 'nnn" in message and "File name too long" in message
+    assert "line 19: no image: 'nnn" in message
     assert "line 20: image 'images/toys/red_0.jpg' has this role in an earlier row" in message
 
 

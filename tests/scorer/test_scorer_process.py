@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,19 +11,18 @@ import torch
 from scorer_toys import Hangs, MeanColour, rewritten, torchscript_bytes
 
 from scorer.errors import Violation
-from scorer.process import Allowance, UnpackedModel
+from scorer.process import Limits, ModelProcess
 
 
 @pytest.fixture
 def opened(tmp_path):
     """A function that loads a module in a process of its own."""
 
-    def open_(module, **allowance):
-        path = Path(tempfile.mkdtemp(dir=tmp_path)) / "saved_model.pt"
+    def open_(module, **limits):
+        path = tmp_path / "saved_model.pt"
         path.write_bytes(rewritten(torchscript_bytes(module), {}))
-        model = UnpackedModel(path, Allowance(**{"threads": 1, **allowance}))
-        process = running.enter_context(model.process())
-        process.ask("load")
+        process = running.enter_context(ModelProcess(path, Limits(**{"threads": 1, **limits})))
+        process.call("load")
         return process
 
     with ExitStack() as running:
@@ -78,8 +76,9 @@ def test_the_limit_of_memory_is_the_systems(opened):
 def test_memory_and_time_of_an_answer(opened):
     process = opened(MeanColour())
     assert process.peak_bytes == 0
-    (answer,) = embed(process)
-    assert answer.seconds > 0 and answer.count == 48 and process.peak_bytes > 2**24
+    kind, (numbers_D,), seconds = embed(process)
+    assert kind == "torch.float32" and len(numbers_D) == 48
+    assert seconds > 0 and process.peak_bytes > 2**24
 
 
 def test_an_operation_is_counted_and_memory_measured(opened):
@@ -93,7 +92,7 @@ def test_an_operation_is_counted_and_memory_measured(opened):
             return (table @ torch.ones([1024, 3])).mean(0, keepdim=True)
 
     image = np.zeros((8, 8, 3), np.uint8)
-    flops, weight_bytes, activation_bytes = opened(Product()).ask("measure", image)
+    flops, weight_bytes, activation_bytes = opened(Product()).call("measure", image)
     assert flops == 2 * 4096 * 1024 * 3 and weight_bytes == 4 * 7
     assert 2**24 <= activation_bytes < 2**26
 
@@ -143,9 +142,9 @@ class Holds(torch.nn.Module):
 
 def test_attributes_and_constants_are_part_of_the_state(opened):
     process = opened(Holds())
-    states = [process.ask("state")]
-    assert process.ask("state") == states[0]
+    states = [process.call("state")]
+    assert process.call("state") == states[0]
     for height in range(1, 10):
         embed(process, height)
-        states.append(process.ask("state"))
+        states.append(process.call("state"))
     assert len(set(states)) == 9 and states[9] == states[8]

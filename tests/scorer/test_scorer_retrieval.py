@@ -80,25 +80,6 @@ def test_two_positives_look_at_two_neighbours_only():
     assert judged["mmp_at_5"][0] == 0.5 and judged["r_at_1"][0] == 1
 
 
-def test_exact_duplicates_do_not_hide_the_query_itself():
-    # Eight equal vectors: the query's own row is in the middle, and only it may go.
-    index = frame(list("bbbabbba"), [str(i) for i in range(8)])
-    queries = index.iloc[[3]].reset_index(drop=True)
-    judged, rows, _, relevant = score([[1, 1]], queries, [[1, 1]] * 8, index)
-    assert list(rows[0]) == [0, 1, 2, 4, 5]
-    assert judged["positives"][0] == 1
-    assert not relevant.any()
-
-
-def test_near_duplicates_far_from_the_origin_keep_their_order():
-    # The usual |q|^2 + |x|^2 - 2qx in float32 cannot tell these distances apart.
-    index_emb = np.float32([[4096 + step / 2048, 1] for step in (6, 5, 4, 3, 2, 1)])
-    index = frame(list("abcdef"), [str(i) for i in range(6)])
-    _, rows, distances, _ = score([[4096, 1]], frame(["a"], ["q"]), index_emb, index)
-    assert list(rows[0]) == [5, 4, 3, 2, 1]
-    assert list(distances[0]) == [step / 2048 for step in (1, 2, 3, 4, 5)]
-
-
 def test_positives_are_the_union_of_the_labels_without_the_query():
     index = frame(["a", "b", "a|b", "c", "a|b"], ["1", "2", "3", "4", "q"])
     queries = frame(["a|b", "c", "d"], ["q", "q2", "q3"])

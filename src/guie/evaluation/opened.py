@@ -33,7 +33,6 @@ from guie.rows.embedding import embed_files, recipe
 from scorer.archive import MODEL_NAME, unpack_model
 from scorer.contract import embedding_of
 from scorer.errors import one_line
-from scorer.process import Answer
 from scorer.runtime import refuse_file_access
 
 
@@ -95,8 +94,7 @@ class Submission(nn.Module):
         image_1CHW = image_1CHW.to(self.device).contiguous(memory_format=torch.channels_last)
         with self._refusals(), torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             row_D = torch.flatten(self.module(image_1CHW)[0]).cpu()
-            numbers_D = row_D.float().numpy()
-            embedding_of(Answer(str(row_D.dtype), len(row_D), numbers_D, 0.0))  # raises Violation
+            embedding_of(str(row_D.dtype), row_D.float().numpy())  # raises Violation
         return row_D.float()
 
     @contextmanager

@@ -12,12 +12,18 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import read_json, replacing, write_text
 from guie.data.manifest import Manifest, load_manifest
-from guie.export.card import cell, model_card, table
+from guie.export.card import render
 from guie.report.figures import domain_bars, gallery
 
 LEAST_QUERIES = 3  # smallest class in the table of classes
 MOST_CLASSES, MOST_STRAYS = 10, 5  # in a table
 BANDS = 5  # of distance, each with as many queries
+# In a subfolder, which Kaggle's client does not upload, as they show images of the data set
+PICTURES = {
+    "domains": "card/domains.png",
+    "examples": "card/answers.png",
+    "mistakes": "card/mistakes.png",
+}
 
 
 @dataclass(frozen=True)
@@ -94,10 +100,7 @@ class Answers:
         )
 
     def _of(self, queries: pd.Series) -> pd.DataFrame:
-        by_query = self.neighbours.groupby("query", sort=False)
-        return pd.concat(
-            [self.neighbours.head(0), *(by_query.get_group(query) for query in queries)]
-        )
+        return self.neighbours.set_index("query").loc[queries].reset_index()
 
 
 def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
@@ -108,17 +111,10 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     """
     score = read_json(folder / "score.json", "score.py writes it")
     facts = read_json(folder / "export.json", "export.py writes it")
-    if score.get("verdict") != "keeps_the_contract":
-        raise UserError(
-            f"{folder / 'score.json'}: verdict {score.get('verdict')}: there are no answers"
-        )
-    try:
-        scored, exported = score["submission"]["sha256"], facts["file"]["sha256"]
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder}: score.json or export.json names no submission.zip; export and score it again"
-        ) from error
-    if scored != exported:
+    if (verdict := score.get("verdict")) != "keeps_the_contract":
+        raise UserError(f"{folder / 'score.json'}: verdict {verdict}: there are no answers")
+    exported = facts.get("file") or {}  # bytes and sha256
+    if score.get("submission") != exported:
         raise UserError(
             f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
         )
@@ -127,49 +123,22 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
-    if set(neighbours.get("submission", [])) != {exported}:
+    if set(neighbours.get("submission", [])) != {exported.get("sha256")}:
         raise UserError(f"{path}: belongs to another submission.zip; score it again")
     rows = manifest.split(split)
-    known = set(rows["image_path"])
-    for row, (query, found) in enumerate(
-        zip(neighbours["query"], neighbours["image_path"], strict=True), 2
-    ):
-        if query not in known or found not in known:
-            stranger = found if query in known else query
-            raise UserError(
-                f"{path}: line {row}: {stranger} is not in the {split} split of {manifest.path}; pass the"
-                " manifest that the submission was scored on"
-            )
+    pairs = neighbours[["query", "image_path"]]
+    absent = ~pairs.isin(set(rows["image_path"]))
+    if absent.any(axis=None):
+        row = absent.any(axis=1).idxmax()
+        name = pairs.loc[row][absent.loc[row]].iloc[0]
+        raise UserError(
+            f"{path}: line {row + 2}: {name} is not in the {split} split of {manifest.path}; pass the"
+            " manifest that the submission was scored on"
+        )
     counted = neighbours.groupby("query")["counted"].transform("max") > 0
     if not counted.any():
         raise UserError(f"{path}: no query has a positive, so there is nothing to show")
     return Answers(score, neighbours[counted], rows)
-
-
-# In a subfolder, which Kaggle's client does not upload, as they show images of the data set
-PER_DOMAIN, EXAMPLES, MISTAKES = "card/domains.png", "card/answers.png", "card/mistakes.png"
-
-
-def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
-    """Write the figures into the folder, and return their names.
-
-    Args:
-        root: of the images; None: no image is shown, and galleries of an earlier call are deleted.
-    """
-    scores = pd.DataFrame(answers.score["domains"]).T["mmp_at_5"].astype(float).dropna()
-    figures = {PER_DOMAIN: domain_bars(scores.to_frame("mMP@5"), "mMP@5")}
-    if root:
-        found = {EXAMPLES: answers.examples(), MISTAKES: answers.mistakes()}
-        figures |= {
-            name: gallery(rows, answers.rows, root) for name, rows in found.items() if len(rows)
-        }
-    for name in (PER_DOMAIN, EXAMPLES, MISTAKES):
-        if name in figures:
-            with replacing(folder / name) as temporary:
-                figures[name].savefig(temporary, dpi=100, format="png")
-        else:
-            (folder / name).unlink(missing_ok=True)
-    return list(figures)
 
 
 def describe_answers(
@@ -178,89 +147,27 @@ def describe_answers(
     """Rewrite card.md with the search results, and draw its figures. Raises UserError without results.
 
     Args:
-        images: show images of the data set, which may not be allowed to be published.
+        images: show images of the data set, which may not be allowed to be published. Otherwise galleries
+            of an earlier call are deleted.
     """
     rows = load_manifest(manifest, root)
     answers = read_answers(folder, rows, split)
-    pictures = draw(answers, folder, rows.root if images else None)
+    scores = pd.DataFrame(answers.score["domains"]).T["mmp_at_5"].astype(float).dropna()
+    figures = {"domains": domain_bars(scores.to_frame("mMP@5"), "mMP@5")}
+    found = {"examples": answers.examples(), "mistakes": answers.mistakes()} if images else {}
+    for name, neighbours in found.items():
+        if len(neighbours):
+            figures[name] = gallery(neighbours, answers.rows, rows.root)
+    for name, file in PICTURES.items():
+        if name in figures:
+            with replacing(folder / file) as temporary:
+                figures[name].savefig(temporary, dpi=100, format="png")
+        else:
+            (folder / file).unlink(missing_ok=True)
+    pictures = {name: PICTURES[name] if name in figures else "" for name in PICTURES}
     facts = read_json(folder / "export.json", "export.py writes it")
-    write_text(folder / "card.md", model_card(facts, sections(answers, pictures)))
-    print(f"wrote {folder / 'card.md'}, with {', '.join(pictures)}")
-
-
-def sections(answers: Answers, pictures: list[str]) -> dict[str, str]:
-    """Return Markdown by title, for `model_card`."""
-    found, cannot = _finds(answers, pictures), _cannot(answers, pictures)
-    return {"What it finds": found, "What it cannot do": cannot}
-
-
-def _finds(answers: Answers, pictures: list[str]) -> str:
-    score, mean = answers.score, answers.score["mean"]
-    cost = score["seconds_per_image"]["total"]
-    texts = [
-        f"Scored as the challenge does, merged index: mMP@5 **{score['pooled']['mmp_at_5']:.3f}** over all"
-        f" queries, mean over domains {mean['mmp_at_5']:.3f}, R@1 {mean['r_at_1']:.3f}; {cost * 1e3:.0f} ms"
-        f" an image ({score['device']}).",
-        f"![mMP@5 of each domain]({PER_DOMAIN})",
-    ]
-    if EXAMPLES in pictures:
-        texts += [
-            "One random query of each domain and its neighbours. Green is right; faded images do not"
-            " count:",
-            f"![queries and their neighbours]({EXAMPLES})",
-        ]
-    return "\n\n".join(texts)
-
-
-def _cannot(answers: Answers, pictures: list[str]) -> str:
-    texts = [_trust(answers)]
-    if MISTAKES in pictures:
-        texts += [
-            "The closest wrong first neighbour of each domain, that is the most confident error:",
-            f"![the nearest wrong answers]({MISTAKES})",
-        ]
-    texts += [_classes(answers), _strays(answers)]
-    turned = answers.score["images_with_exif_rotation"]
-    if turned:
-        texts.append(
-            f"{turned} images have an EXIF rotation. The challenge ignores it, so the model saw them"
-            " sideways or upside down."
-        )
-    return "\n\n".join(text for text in texts if text)
-
-
-def _trust(answers: Answers) -> str:
-    bands = answers.trust()
-    rows = [
-        (f"{b.nearest:.3f} to {b.farthest:.3f}", f"{b.right:.1%}", f"{b.queries:,}")
-        for b in bands.itertuples()
-    ]
-    return (
-        "**It always answers.** The distance of the first neighbour predicts only partly whether it is right:"
-        f" even of the nearest fifth, {1 - bands['right'].iloc[0]:.1%} are wrong.\n\n"
-        + table(*rows, header=("Distance of the first neighbour", "Right", "Queries"))
+    card = render(
+        "submission.md.j2", facts, answers=answers, pictures=pictures, least=LEAST_QUERIES
     )
-
-
-def _classes(answers: Answers) -> str:
-    worst = answers.worst_classes()
-    if not len(worst):
-        return f"No class with {LEAST_QUERIES} queries or more has a wrong first neighbour."
-    rows = [
-        (cell(c.label), f"{c.right:.0%}", c.queries, cell(c.taken_for)) for c in worst.itertuples()
-    ]
-    return (
-        f"**Classes with the lowest scores**, among those with {LEAST_QUERIES} queries or more:\n\n"
-        + table(
-            *rows, header=("Class", "First neighbour right", "Queries", "Most often confused with")
-        )
-    )
-
-
-def _strays(answers: Answers) -> str:
-    strays = answers.strays()
-    if not len(strays):
-        return "No query has a first neighbour from another domain."
-    rows = [(cell(s.domain), cell(s.found_domain), f"{s.share:.1%}") for s in strays.itertuples()]
-    head = ("Query domain", "Domain of first neighbour", "Share of queries")
-    return "**Across domains:**\n\n" + table(*rows, header=head)
+    write_text(folder / "card.md", card)
+    print(f"wrote {folder / 'card.md'}, with {', '.join(filter(None, pictures.values()))}")

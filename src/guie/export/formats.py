@@ -7,7 +7,6 @@ import logging
 import os
 import tempfile
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,16 @@ from torch.export import Dim, ExportedProgram
 from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
 from guie.data.preprocess import Preprocess, _half
-from guie.export.card import file_card, file_facts, refuse_unmarked, without_folders
+from guie.export.card import file_facts, refuse_unmarked, render, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models.opening import ExportModule, LoadedModel
 from scorer.errors import one_line
 
+# By format, as in model.onnx: the largest allowed difference of an embedding to the trained model's.
+FORMATS = {"onnx": 1e-4, "pt2": 1e-5}
+SEVERAL = 3  # images at once, in the last comparison
+OPSET = 20
+IMAGES, EMBEDDINGS = "images", "embeddings"
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
 Side = Any
 # The traced input: not square, and more than one image, as sizes 0 and 1 would become constants.
@@ -148,10 +152,6 @@ def open_program(path: Path) -> Answer:
     return torch.export.load(path).module()
 
 
-OPSET = 20
-IMAGES, EMBEDDINGS = "images", "embeddings"
-
-
 def check_installed() -> None:
     """Raise UserError if a package that ONNX export needs is not installed."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
@@ -204,65 +204,7 @@ def open_onnx(path: Path, threads: int = 0) -> Answer:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def answer(images: Tensor) -> Tensor:
-        return torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
-
-    return answer
-
-
-SEVERAL = 3  # images at once, in the last comparison
-_PICTURE = 'np.array(Image.open("picture.jpg").convert("RGB"))'
-
-
-@dataclass(frozen=True)
-class FileFormat:
-    """An export format.
-
-    Attributes: `name` of the file; `tolerance`, largest allowed difference of an embedding to the trained
-    model's; `use`, Python code from an image file to its embedding; `note`, more for the model card.
-    """
-
-    name: str
-    tolerance: float
-    use: str
-    note: str
-
-
-FORMATS = {
-    "onnx": FileFormat(
-        "model.onnx",
-        1e-4,
-        f"""\
-import numpy as np
-import onnxruntime
-from PIL import Image
-
-session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-images = {_PICTURE}.transpose(2, 0, 1)[None]
-(x,) = session.run(["embeddings"], {{"images": images}})
-""",
-        "A batch holds any number of images of one size: uint8 (B, 3, H, W). If a file"
-        " `model.onnx.data` exists, keep it in the same folder.",
-    ),
-    "pt2": FileFormat(
-        "model.pt2",
-        1e-5,
-        f"""\
-import numpy as np
-import torch
-from PIL import Image
-
-model = torch.export.load("model.pt2").module()
-images = torch.from_numpy({_PICTURE}.transpose(2, 0, 1)[None].copy())
-x = model(images)
-""",
-        "A batch holds any number of images of one size: uint8 (B, 3, H, W). PyTorch versions older than"
-        " the one that wrote the file may not load it. It runs on the CPU."
-        " `torch.export.passes.move_to_device_pass` moves it to another device. There, CUDA's resize may"
-        " fail if it shrinks an image by more than 40.",
-    ),
-}
+    return lambda images: torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
 
 
 def write_file(
@@ -280,7 +222,7 @@ def write_file(
     path = folder / made["name"]
     facts = without_folders({**facts, "made": made, "file": file_facts(path)})
     write_json(path.with_name(f"{path.name}.json"), facts)
-    write_text(path.with_name(f"{path.name}.md"), file_card(facts, FORMATS[kind].use))
+    write_text(path.with_name(f"{path.name}.md"), render("file.md.j2", facts))
     return path, made
 
 
@@ -291,25 +233,26 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         UserError: the model cannot be exported, or the file's embeddings differ by more than the
             tolerance. An old file is kept then.
     """
-    target = FORMATS[kind]
-    names = [target.name, *(f"{target.name}.{end}" for end in ("data", "md"))]
-    refuse_unmarked([folder / name for name in names], folder / f"{target.name}.json")
+    name, tolerance = f"model.{kind}", FORMATS[kind]
+    data = folder / f"{name}.data"
+    refuse_unmarked([folder / name, data, folder / f"{name}.md"], folder / f"{name}.json")
     program = exported_program(model.scored, model.source)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
-        written = Path(scratch, target.name)
+        written = Path(scratch, name)
+        written_by: dict[str, Any] = {"PyTorch": torch.__version__}
         if kind == "onnx":
             write_onnx(program, written)
-            answer, by = open_onnx(written), {"Opset": OPSET, "PyTorch": torch.__version__}
+            answer, written_by = open_onnx(written), {"Opset": OPSET, **written_by}
         else:
             write_program(program, written)
-            answer, by = open_program(written), {"PyTorch": torch.__version__}
+            answer = open_program(written)
 
         def answering(images: Tensor) -> Tensor:
             try:
                 return answer(images)
             except Exception as error:  # raised by torch's guards or by onnxruntime
                 raise UserError(
-                    f"{model.source}: {target.name} fails on an image of {images.size(2)} x"
+                    f"{model.source}: {name} fails on an image of {images.size(2)} x"
                     f" {images.size(3)}, as the model branches on the image size: use --format"
                     " torchscript, which supports that"
                 ) from error
@@ -318,18 +261,16 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         rows: list[dict[str, Any]] = differences(model.scored, answering, sizes)
         several = differences(model.scored, answering, sizes[5:6], SEVERAL)
         rows += [row | {"images": SEVERAL} for row in several]
-        refuse_differences(rows, target.tolerance, model.source, target.name)
-        data = folder / f"{target.name}.data"
+        refuse_differences(rows, tolerance, model.source, name)
         data.unlink(missing_ok=True)
         # The .data file before the file that references it
         for file in sorted(Path(scratch).iterdir(), reverse=True):
             os.replace(file, folder / file.name)
     return {
         "format": kind,
-        "name": target.name,
-        "written_by": by,
+        "name": name,
+        "written_by": written_by,
         "parity": rows,
-        "tolerance": target.tolerance,
-        "note": target.note,
+        "tolerance": tolerance,
         "data": {"name": data.name, **file_facts(data)} if data.exists() else None,
     }

@@ -12,7 +12,7 @@ import torch
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
-from guie.export.card import file_facts, model_card, refuse_unmarked, without_folders
+from guie.export.card import file_facts, refuse_unmarked, render, without_folders
 from guie.export.operators import check_operators
 from guie.export.parity import (
     differences,
@@ -21,19 +21,19 @@ from guie.export.parity import (
     refuse_differences,
     remembered,
 )
-from guie.export.torchscript import downgrade, format_version, package
+from guie.export.torchscript import downgrade, package
 from guie.models.opening import LoadedModel
+from scorer.archive import MODEL_NAME, format_version
+from scorer.contract import MAX_DIMENSION
 
-MAX_DIMENSION = 64
 TOLERANCE = 1e-5
 ROUNDING = 1e-2  # allowed effect of fp16 on a value of a unit-length embedding
-MODEL_NAME = "saved_model.pt"
 
 
 def write_submission(
     model: LoadedModel, folder: Path, facts: dict[str, Any], runtime: str, half: bool
 ) -> dict[str, Any]:
-    """Write submission.zip, card.md and export.json; return the facts in export.json.
+    """Write submission.zip, card.md and export.json; return the entry `torchscript` of export.json.
 
     Args:
         facts: of the run, from `guie.export.card.describe`.
@@ -51,18 +51,17 @@ def write_submission(
             " compose.py"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    card, message = folder / "card.md", folder / "export.json"
-    zipped = folder / "submission.zip"
-    refuse_unmarked([card, zipped], message)
+    card, zipped = folder / "card.md", folder / "submission.zip"
+    refuse_unmarked([card, zipped], folder / "export.json")
     # In the output folder, which needs the space anyway; the system's temporary folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
         saved = Path(scratch, MODEL_NAME)
         torchscript = write_torchscript(model, saved, runtime, half)
         write_zip(saved, zipped)
     facts = without_folders({**facts, "torchscript": torchscript, "file": file_facts(zipped)})
-    write_json(message, facts)
-    write_text(card, model_card(facts))
-    return facts
+    write_json(folder / "export.json", facts)
+    write_text(card, render("submission.md.j2", facts, answers=None))
+    return torchscript
 
 
 def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool) -> dict[str, Any]:
@@ -88,20 +87,14 @@ def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool)
         "tolerance": TOLERANCE,
     }
     if trained:
-        made["rounding"] = max(
-            row["difference"] for row in differences(model.scored, trained, sizes)
-        )
-        check_rounding(made["rounding"], model.source)
+        rows = differences(model.scored, trained, sizes)
+        made["rounding"] = max(row["difference"] for row in rows)
+        if not made["rounding"] <= ROUNDING:  # also true for NaN
+            raise UserError(
+                f"{model.source}: weights in fp16 change the embedding by {made['rounding']:.1e}, above"
+                f" {ROUNDING:g}; export it without --half"
+            )
     return made
-
-
-def check_rounding(rounding: float, source: str) -> None:
-    """Raise UserError if fp16 changes the embedding by more than ROUNDING."""
-    if not rounding <= ROUNDING:  # also true for NaN
-        raise UserError(
-            f"{source}: weights in fp16 change the embedding by {rounding:.1e}, above {ROUNDING:g}; export"
-            " it without --half"
-        )
 
 
 def write_zip(saved: Path, zipped: Path) -> None:

@@ -24,6 +24,7 @@ from guie.base.files import replacing
 from guie.data.preprocess import AnyPreprocess
 from guie.models.ensemble import Ensemble
 from guie.models.opening import ExportModule
+from scorer.archive import MAX_FORMAT_VERSION
 
 
 class Widened(nn.Module):
@@ -223,9 +224,8 @@ def _padding(start: int) -> bytes:
     return b"FB" + struct.pack("<H", length) + b"Z" * length
 
 
-# The newest file format that PyTorch 1.11 reads. Current PyTorch writes 10 if gelu is called (it gained an
-# argument, which `check_operators` checks), else down to 4. Low versions are in another record.
-RUNTIME_FORMAT = 9
+# Current PyTorch writes format 10 if gelu is called (it gained an argument, which `check_operators`
+# checks), else down to 4. Low versions are in another record.
 VERSION_RECORDS = ("version", ".data/version")
 # Upper bound for the rest of a file: code, headers, padding.
 REST_BYTES = 2**24
@@ -293,20 +293,12 @@ def downgrade(path: str | Path) -> None:
             # The folder has the file's name; `torch.jit.save` saw a temporary name.
             renamed = f"{Path(path).stem}/{name}"
             if name in VERSION_RECORDS:
-                version = b"%d\n" % min(int(old.read(record)), RUNTIME_FORMAT)
+                version = b"%d\n" % min(int(old.read(record)), MAX_FORMAT_VERSION)
                 new.add(renamed, io.BytesIO(version), len(version), zlib.crc32(version))
                 continue
             with old.open(record) as data:
                 new.add(renamed, data, record.file_size, record.CRC)
         new.close()
-
-
-def format_version(path: str | Path) -> int:
-    """Return the format version that the archive declares."""
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        (record,) = (name for name in names if name.partition("/")[2] in VERSION_RECORDS)
-        return int(archive.read(record))
 
 
 def _reserve(path: Path, tensor_bytes: int) -> None:
