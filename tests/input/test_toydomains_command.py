@@ -1,6 +1,8 @@
 """`python -m toydomains`: what it writes, and one line where it cannot."""
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,9 +42,9 @@ def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
 def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
     (tmp_path / "file").touch()
     command = [sys.executable, "-c", WITHOUT_GUIE, *words]
-    src = str(Path(toydomains.__file__).parents[1])
+    found_in = str(Path(toydomains.__file__).parents[1])
     message = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": src}, capture_output=True, text=True
+        command, cwd=tmp_path, env={"PYTHONPATH": found_in}, capture_output=True, text=True
     )
     assert message.returncode == 2 and message.stdout == "" and "Traceback" not in message.stderr
     assert message.stderr.splitlines()[-1].startswith(line)
@@ -65,6 +67,35 @@ def test_a_faulty_option_is_told_before_anything_is_drawn(tmp_path, capsys, opti
         main(["--out", str(tmp_path / "t"), "--images", "80", option, value])
     assert left.value.code == 2 and not list(tmp_path.iterdir())
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+MIX = "name: mix\nout: mix.csv\nsources: [{kind: toy, path: toy}]\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["-m toydomains --out toy", "{src}/curate.py --config mix.yaml"]
+)
+def test_ctrl_c_ends_all_processes_in_one_line(tmp_path, command):
+    (tmp_path / "mix.yaml").write_text(MIX)
+    root = Path(toydomains.__file__).parents[2]
+    words = f"{command.format(src=root / 'src')} --workers 2".split()
+    path = os.pathsep.join([str(root / "src"), str(root / "input")])
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as drawing:
+        while "img/s" not in drawing.stderr.readline():  # of the bar
+            assert drawing.poll() is None
+        for _ in range(2):  # a terminal sends it to every process of the group
+            os.killpg(drawing.pid, signal.SIGINT)
+        said = drawing.stderr.read()
+    assert drawing.returncode == 130 and said.splitlines()[-1] == "interrupted"
+    assert said.count("interrupted") == 1 and "Traceback" not in said
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.JPG", "a.webp", "a.bmp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,7 +100,14 @@ def picture_path(text: str) -> Path:
     return path
 
 
+def interrupt(*_: object) -> None:
+    """Raise KeyboardInterrupt at the first Ctrl-C; a second one would hang the pool that is ending."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     try:
         main()
     except DrawingError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -162,12 +164,15 @@ def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, i
 def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
     """Draw every class, in worker processes if `workers` is above 1; return the manifest's rows."""
     rows: list[dict] = []
-    every, count = ([folder] * len(plans), plans), sum(len(p.roles) for p in plans)
+    count, draw_one = sum(len(p.roles) for p in plans), partial(draw_class, folder)
     # Spawned, not forked: the caller may have threads (torch, BLAS) running.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     with tqdm(total=count, desc="toy", unit="img") as bar, pool:
-        alone = workers == 1
-        for new in map(draw_class, *every) if alone else pool.map(draw_class, *every, chunksize=8):
+        # Workers inherit what is blocked: on Ctrl-C, which a terminal sends to them too, they end in silence.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        drawn = map(draw_one, plans) if workers == 1 else pool.map(draw_one, plans)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for new in drawn:
             bar.update(len(new))
             rows += new
     return rows
