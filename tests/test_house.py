@@ -30,7 +30,7 @@ HUGGING_FACE = {
     *("safetensors", "tokenizers", "transformers", "trl"),
 }
 SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "tqdm", "fsspec"}
-TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
+TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "tqdm"}
 
 
 @cache

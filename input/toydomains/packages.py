@@ -10,23 +10,22 @@ from PIL import Image
 
 from toydomains.kit.colour import PALETTES, lit, mix
 from toydomains.kit.ornament import EMBLEMS, emblem, pattern
-from toydomains.kit.pen import (
-    GLEAM,
-    ROUND,
-    Colour,
-    Pen,
-    Points,
-    arc,
-    ellipse,
-    mirrored,
-    pick,
-    rect,
-    star,
-)
+from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect, star
+from toydomains.kit.pen import GLEAM, ROUND, Colour, Pen
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import Size, room
 from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
-from toydomains.kit.subject import Lettering, Subject, a, chance, drawn, invented, one_of, real
+from toydomains.kit.subject import (
+    Lettering,
+    Subject,
+    a,
+    chance,
+    drawn,
+    group,
+    invented,
+    one_of,
+    real,
+)
 
 GOODS = {
     "box": ("tea", "oats", "soap", "rice", "pasta", "cocoa"),
@@ -96,12 +95,12 @@ class Package(Subject):
     title = "{0.brand}-{0.goods}-{0.form}"
 
     form: str = one_of(tuple(GOODS))
-    goods: str = drawn(lambda rng, p: pick(rng, GOODS[p.form]))
-    brand: str = drawn(invented)
+    goods: str = one_of(lambda p: GOODS[p.form])
+    brand: str = invented()
     palette: tuple[str, str, str] = one_of(PALETTES)
     layout: str = one_of(LAYOUTS)
     emblem: str = one_of(tuple(EMBLEMS))
-    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
+    lettering: Lettering = group(Lettering)
     high_brand: bool = chance(0.6)
     badge: bool = chance(0.35)
     height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))
@@ -117,7 +116,6 @@ class Package(Subject):
         )
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Place it in a kitchen or a shop, seen from the front."""
         size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
         scene = room(rng, size, (0.3, 0.55), COUNTERS)
         draw = {"box": carton, "carton": carton, "pouch": pouch}.get(self.form, vessel)
@@ -167,7 +165,7 @@ CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, as fractions of t
 def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a box; a carton has a gable as well, whose ridge runs from left to right."""
     main, second, _ = p.palette
-    camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
+    camera = Camera(rng.uniform(-38, 38), rng.uniform(8, 30))
     w, h, z = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3) / 2
     body = box((-w, 0, -z), (w, h, z), main)
     solids = [body]
@@ -199,14 +197,14 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
 def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
     main, second, accent = p.palette
-    h, sag = p.height, float(rng.uniform(0.04, 0.16))
+    h, sag = p.height, rng.uniform(0.04, 0.16)
     matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
     pen, shadow = blank(size, matrix), blank(size, matrix)
     shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
     side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
     glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
     pen.fill(side, glass[p.form])
-    _wrap(p, pen, float(rng.uniform(-32, 32)), sag)
+    _wrap(p, pen, rng.uniform(-32, 32), sag)
     wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
     pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))
     pen.fade(side, NIGHT, ROUND)

@@ -1,14 +1,14 @@
-"""Outlines as arrays of points, and a pen that draws them through any warp.
+"""A pen that draws outlines through a *warp*: a function from an object's units to pixels.
 
-Outlines are float arrays [N, 2] in an object's own units (x right, y down). A `Pen` maps them to
-pixels with a *warp*, a function [N, 2] -> [N, 2] such as a homography or a cylinder. So an object is
-drawn once, in its own units, and seen from anywhere without resampling any picture.
+A warp is for example a homography or a cylinder. So an object is drawn once, in its own units, and
+seen from anywhere without resampling any picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -16,73 +16,8 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from toydomains.kit.colour import RGB, rgb
+from toydomains.kit.outline import UNIT_QUAD, Outline, Points, Warp, homography, projective, turned
 
-Points: TypeAlias = np.ndarray
-Pairs: TypeAlias = Sequence[tuple[float, float]]
-
-
-UNIT_QUAD = np.array([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
-
-
-def rect(x0: float, y0: float, x1: float, y1: float, radius: float = 0.0) -> Points:
-    """The outline of a rectangle, its corners rounded by `radius`."""
-    if not radius:
-        return np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
-    r = min(radius, abs(x1 - x0) / 2, abs(y1 - y0) / 2)
-    centres = (
-        (x1 - r, y0 + r, -90),
-        (x1 - r, y1 - r, 0),
-        (x0 + r, y1 - r, 90),
-        (x0 + r, y0 + r, 180),
-    )
-    return np.concatenate([arc(x, y, r, r, start, start + 90, 5) for x, y, start in centres])
-
-
-def arc(
-    cx: float, cy: float, rx: float, ry: float, start_deg: float, stop_deg: float, steps: int = 16
-) -> Points:
-    """Points along an elliptic arc, clockwise on the screen from `start_deg` (0 is right)."""
-    angle = np.radians(np.linspace(start_deg, stop_deg, steps))
-    return np.stack([cx + rx * np.cos(angle), cy + ry * np.sin(angle)], axis=1)
-
-
-def ellipse(cx: float, cy: float, rx: float, ry: float | None = None, steps: int = 28) -> Points:
-    """The outline of an ellipse; a circle without `ry`."""
-    return arc(cx, cy, rx, rx if ry is None else ry, 0, 360, steps)
-
-
-def star(cx: float, cy: float, radius: float, tips: int = 5, inner: float = 0.45) -> Points:
-    """A star with its first tip up; `inner` is the notches' share of the radius."""
-    angle = np.pi * np.arange(2 * tips) / tips - np.pi / 2
-    reach = np.where(np.arange(2 * tips) % 2 == 0, radius, radius * inner)
-    return np.stack([cx + reach * np.cos(angle), cy + reach * np.sin(angle)], axis=1)
-
-
-def smooth(points: Sequence | Points, steps: int = 5, closed: bool = True) -> Points:
-    """A Catmull-Rom curve through the points, `steps` samples a span."""
-    p = np.asarray(points, float)
-    p = np.concatenate([p[-1:], p, p[:2]]) if closed else np.concatenate([p[:1], p, p[-1:]])
-    a, b, c, d = p[:-3, None], p[1:-2, None], p[2:-1, None], p[3:, None]
-    t = (np.arange(steps) / steps)[None, :, None]
-    curve = b + t / 2 * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)))
-    curve = curve.reshape(-1, 2)
-    return curve if closed else np.concatenate([curve, p[-2:-1]])
-
-
-def mirrored(half: Sequence | Points, axis: float = 0.5) -> Points:
-    """A symmetric outline from its right half, listed from the top to the bottom."""
-    right = np.asarray(half, float)
-    return np.concatenate([right, (right * (-1, 1) + (2 * axis, 0))[::-1]])
-
-
-def turned(points: Points, angle_deg: float, about: tuple[float, float]) -> Points:
-    """The points turned clockwise (on the screen) about a pivot."""
-    a = np.radians(angle_deg)
-    matrix = np.array([(np.cos(a), np.sin(a)), (-np.sin(a), np.cos(a))])
-    return (np.asarray(points) - about) @ matrix + about
-
-
-Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]
 PixelBox: TypeAlias = tuple[int, int, int, int]
 Colour: TypeAlias = str | RGB
@@ -102,26 +37,6 @@ GLEAM = _ramp(np.exp(-(((_T + 0.5) / 0.16) ** 2)))  # its highlight
 def pick(rng: np.random.Generator, options: Sequence) -> Any:
     """Return one of the options, all equally likely."""
     return options[int(rng.integers(len(options)))]
-
-
-def homography(source: Points | Pairs, target: Points | Pairs) -> np.ndarray:
-    """Return the 3x3 matrix that maps four points to four others (direct linear transform)."""
-    rows, values = [], []
-    for (x, y), (u, v) in zip(source, target, strict=True):
-        rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
-        values += [u, v]
-    eight = np.linalg.solve(np.array(rows, float), np.array(values, float))
-    return np.append(eight, 1).reshape(3, 3)
-
-
-def projective(matrix: np.ndarray) -> Warp:
-    """Return the warp of a 3x3 matrix."""
-
-    def warp(points: np.ndarray) -> np.ndarray:
-        mapped = points @ matrix[:, :2].T + matrix[:, 2]
-        return mapped[:, :2] / mapped[:, 2:]
-
-    return warp
 
 
 @lru_cache(maxsize=512)
@@ -148,9 +63,11 @@ class Pen:
 
     def like(self, image: Image.Image, warp: Warp) -> Pen:
         """Return the same pen on another picture or through another warp."""
-        return Pen(image, warp, self.curved)
+        pen = copy(self)
+        pen.image, pen.warp, pen._draw = image, warp, ImageDraw.Draw(image)
+        return pen
 
-    def pixels(self, points: Sequence | Points) -> list[tuple[float, float]]:
+    def pixels(self, points: Outline) -> list[tuple[float, float]]:
         """Return the points in pixels, in Pillow's format."""
         points = np.asarray(points, float)
         if self.curved and len(points) < 16:
@@ -165,7 +82,7 @@ class Pen:
         return float(np.linalg.norm(step[1:] - step[0], axis=1).mean() * 1e3)
 
     def fill(
-        self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
+        self, points: Outline, colour: Colour, to: Colour | None = None, alpha: float = 1.0
     ) -> None:
         """Fill an outline; `to` fades the colour from the top to the bottom of the outline."""
         if to is None and alpha >= 1:
@@ -180,7 +97,7 @@ class Pen:
         self._draw.polygon([tuple(p) for p in pixels], fill=colour)
 
     def fade(
-        self, points: Points, colour: Colour, ramp: Image.Image | None, alpha: float = 1.0
+        self, points: Outline, colour: Colour, ramp: Image.Image | None, alpha: float = 1.0
     ) -> None:
         """Blend a colour over an outline, with a greyscale ramp stretched over it as opacity."""
         mask, box = self._mask(points, alpha)
@@ -190,9 +107,7 @@ class Pen:
             mask = ImageChops.multiply(mask, ramp.resize(mask.size))
         self.image.paste(rgb(colour), box, mask)
 
-    def line(
-        self, points: Points | Pairs, colour: Colour, width: float, closed: bool = False
-    ) -> None:
+    def line(self, points: Outline, colour: Colour, width: float, closed: bool = False) -> None:
         """Stroke a line, `width` in the pen's units."""
         pixels = self.pixels(points)
         if closed:
@@ -238,7 +153,7 @@ class Pen:
             )
             self._stamp(glyphs, source, self.warp(np.array([a, b, c, d])), colour)
 
-    def on(self, quad: Points) -> Pen:
+    def on(self, quad: Outline) -> Pen:
         """Return a pen whose unit square is a quadrilateral of this one."""
         inner, outer = projective(homography(UNIT_QUAD, np.asarray(quad, float))), self.warp
         return self.like(self.image, lambda points: outer(inner(points)))
@@ -251,7 +166,7 @@ class Pen:
         )
 
     @contextmanager
-    def inside(self, points: Points) -> Iterator[Pen]:
+    def inside(self, points: Outline) -> Iterator[Pen]:
         """Draw on a fresh layer that is pasted through the outline when the block ends."""
         layer = Image.new("RGBA", self.image.size)
         yield self.like(layer, self.warp)
@@ -261,7 +176,7 @@ class Pen:
             # The layer's own holes stay transparent.
             self.image.paste(part, box, ImageChops.multiply(mask, part.getchannel("A")))
 
-    def _mask(self, points: Points, alpha: float = 1.0) -> tuple[Image.Image, PixelBox | None]:
+    def _mask(self, points: Outline, alpha: float = 1.0) -> tuple[Image.Image, PixelBox | None]:
         """Return the outline's mask, cropped to its bounding box (None if off the picture)."""
         pixels = np.array(self.pixels(points))
         low = np.maximum(np.floor(pixels.min(axis=0)), 0).astype(int)
