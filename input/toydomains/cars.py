@@ -74,9 +74,8 @@ class Car(Subject):
         size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
         scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
         camera = Camera(rng.uniform(-52, 52), rng.uniform(4, 16), 6.0)
-        solids = list(built(self))
         pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
-        return portrait(rng, scene, solids, camera, pose, lean=0.2, obstacles=0.35)
+        return portrait(rng, scene, built(self), camera, pose, lean=0.2, obstacles=0.35)
 
 
 GLASS, REFLECTION, TYRE, METAL, DARK = (

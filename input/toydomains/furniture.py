@@ -331,6 +331,5 @@ class Furniture(Subject):
         size = frame(rng)
         scene = room(rng, size, (0.52, 0.7))
         camera = Camera(rng.uniform(-36, 36), rng.uniform(6, 28), 5.0)
-        solids = list(FURNITURE[self.kind](self))
         pose = Pose(scale=(0.78, 1.0), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
-        return portrait(rng, scene, solids, camera, pose, obstacles=0.3)
+        return portrait(rng, scene, FURNITURE[self.kind](self), camera, pose, obstacles=0.3)

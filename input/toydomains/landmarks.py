@@ -377,6 +377,7 @@ class Landmark(Subject):
         size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.25, 1.33))
         scene = outdoors(rng, size)
         camera = Camera(rng.uniform(-34, 34), rng.uniform(2, 16), 6.5)
-        solids = list(BUILDINGS[self.kind](self))
         pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
-        return portrait(rng, scene, solids, camera, pose, lean=0.3, obstacles=0.35)
+        return portrait(
+            rng, scene, BUILDINGS[self.kind](self), camera, pose, lean=0.3, obstacles=0.35
+        )

@@ -12,9 +12,9 @@ from toydomains.kit.colour import PALETTES, lit, mix
 from toydomains.kit.ornament import EMBLEMS, emblem, pattern
 from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect, star
 from toydomains.kit.pen import GLEAM, ROUND, Colour, Pen
-from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
+from toydomains.kit.photo import Pose, View, blank, develop, frame, placed, stage
 from toydomains.kit.scene import Size, room
-from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
+from toydomains.kit.solid import Camera, Face, Solid, box
 from toydomains.kit.subject import (
     Lettering,
     Subject,
@@ -174,10 +174,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
         e, f = (-w, h + 0.34, 0.0), (w, h + 0.34, 0.0)
         faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
         solids.append(Solid([Face(np.array(points), second) for points in faces]))
-    matrix = placed(rng, bounds(solids, camera), size, replace(STANDING, tilt=0.0))
-    pen, shadow = blank(size, matrix), blank(size, matrix)
-    cast_shadow(shadow, solids, camera)
-    paint(pen, solids, camera)
+    pen, shadow = stage(rng, size, solids, camera, replace(STANDING, tilt=0.0))
     # Pens over the unit squares of the three sides.
     front, right, _, left = (
         pen.on(camera.project(face.points)[[3, 2, 1, 0]]) for face in body.faces[:4]
@@ -191,7 +188,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
             side.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
             for y in np.linspace(0.4, 0.8, 6):
                 side.fill(rect(0.16, y, 0.84, y + 0.025), ink)
-    return pen.image, shadow.image
+    return pen.image, shadow
 
 
 def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
@@ -204,7 +201,24 @@ def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
     glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
     pen.fill(side, glass[p.form])
-    _wrap(p, pen, rng.uniform(-32, 32), sag)
+    # The label covers 124 degrees around the front, turned by some.
+    outer, yaw_deg, (top, bottom) = (
+        pen.warp,
+        rng.uniform(-32, 32),
+        np.array(LABEL_SPANS[p.form]) * h,
+    )
+
+    def cylinder(points: Points) -> Points:
+        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
+        y = top + (bottom - top) * points[:, 1]
+        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
+
+    # Many points along the two edges, so that they bend.
+    across = np.linspace(-1.2, 2.2, 40)
+    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
+    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
+        paper.fill(rect(-1.2, 0, 2.2, 1), main)
+        label(p, paper)
     wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
     pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))
     pen.fade(side, NIGHT, ROUND)
@@ -219,23 +233,6 @@ def _silhouette(right: Points, sag: float) -> Points:
     (top, y_top), (foot, y_foot) = right[0], right[-1]
     below, above = arc(0, y_foot, foot, sag * foot, 0, 180), arc(0, y_top, top, sag * top, 180, 360)
     return np.concatenate([right, below, (right * (-1, 1))[::-1], above])
-
-
-def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
-    """Draw the label around 124 degrees of the front of the vessel, turned by `yaw_deg`."""
-    outer, (top, bottom) = pen.warp, np.array(LABEL_SPANS[p.form]) * p.height
-
-    def cylinder(points: Points) -> Points:
-        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
-        y = top + (bottom - top) * points[:, 1]
-        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
-
-    # Many points along the two edges, so that they bend.
-    across = np.linspace(-1.2, 2.2, 40)
-    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
-    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
-        paper.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
-        label(p, paper)
 
 
 def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:

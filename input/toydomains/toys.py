@@ -359,6 +359,5 @@ class Toy(Subject):
         size = frame(rng)
         scene = room(rng, size, (0.3, 0.55), FLOORS)
         camera = Camera(rng.uniform(-42, 42), rng.uniform(8, 34), 4.5)
-        solids = list(TOYS[self.kind](self))
         pose = Pose(scale=(0.78, 1.0), turn_deg=5, tilt=0.0, shift=0.08, ground=(0.82, 0.98))
-        return portrait(rng, scene, solids, camera, pose, obstacles=0.25)
+        return portrait(rng, scene, TOYS[self.kind](self), camera, pose, obstacles=0.25)

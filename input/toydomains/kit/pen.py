@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from toydomains.kit.colour import RGB, rgb
-from toydomains.kit.outline import UNIT_QUAD, Outline, Points, Warp, homography, projective, turned
+from toydomains.kit.outline import UNIT_QUAD, Outline, Warp, homography, projective, rect, turned
 
 Box: TypeAlias = tuple[float, float, float, float]
 PixelBox: TypeAlias = tuple[int, int, int, int]
@@ -76,11 +76,6 @@ class Pen:
             points = (points[:, None] * (1 - steps) + ends * steps).reshape(-1, 2)
         return [tuple(p) for p in self.warp(points).tolist()]
 
-    def scale(self, at: tuple[float, float] = (0.5, 0.5)) -> float:
-        """Return the pixels per unit near a point."""
-        step = self.warp(np.array([at, (at[0] + 1e-3, at[1]), (at[0], at[1] + 1e-3)]))
-        return float(np.linalg.norm(step[1:] - step[0], axis=1).mean() * 1e3)
-
     def fill(
         self, points: Outline, colour: Colour, to: Colour | None = None, alpha: float = 1.0
     ) -> None:
@@ -109,10 +104,12 @@ class Pen:
 
     def line(self, points: Outline, colour: Colour, width: float, closed: bool = False) -> None:
         """Stroke a line, `width` in the pen's units."""
+        middle = np.mean(points, axis=0)
+        step = self.warp(middle + ((0, 0), (1e-3, 0), (0, 1e-3)))
+        px_per_unit = float(np.linalg.norm(step[1:] - step[0], axis=1).mean() * 1e3)
         pixels = self.pixels(points)
-        if closed:
-            pixels += pixels[:2]
-        width_px = max(1, round(width * self.scale(tuple(np.mean(points, axis=0)))))
+        pixels += pixels[:2] * closed
+        width_px = max(1, round(width * px_per_unit))
         self._draw.line(pixels, fill=rgb(colour), width=width_px, joint="curve")
 
     def draw(self, marks: Iterable[Mark]) -> None:
@@ -143,15 +140,25 @@ class Pen:
         strips = 8 if self.curved else 1
         for i in range(strips):
             ends = np.array([[i], [i + 1]]) / strips
-            (a, b), (d, c) = (
-                quad[0] + (quad[1] - quad[0]) * ends,
-                quad[3] + (quad[2] - quad[3]) * ends,
+            (a, b), (d, c) = (quad[j] + (quad[k] - quad[j]) * ends for j, k in ((0, 1), (3, 2)))
+            source = rect(
+                glyphs.width * i / strips, 0, glyphs.width * (i + 1) / strips, glyphs.height
             )
-            left, right = glyphs.width * i / strips, glyphs.width * (i + 1) / strips
-            source = np.array(
-                [(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)]
+            target = self.warp(np.array([a, b, c, d]))
+            low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
+            high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
+            across, down = target[1] - target[0], target[3] - target[0]
+            if (high <= low).any() or abs(across[0] * down[1] - across[1] * down[0]) < 1:
+                continue
+            size = tuple((high - low).tolist())
+            data = tuple(homography(target - low, source).ravel()[:8].tolist())
+            mask = glyphs.transform(
+                size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BICUBIC
             )
-            self._stamp(glyphs, source, self.warp(np.array([a, b, c, d])), colour)
+            inside = Image.new("L", size)
+            ImageDraw.Draw(inside).polygon([tuple(p) for p in (target - low).tolist()], fill=255)
+            box_px = (*low.tolist(), *high.tolist())
+            self.image.paste(rgb(colour), box_px, ImageChops.multiply(mask, inside))
 
     def on(self, quad: Outline) -> Pen:
         """Return a pen whose unit square is a quadrilateral of this one."""
@@ -187,18 +194,3 @@ class Pen:
         shifted = [tuple(p) for p in (pixels - low).tolist()]
         ImageDraw.Draw(mask).polygon(shifted, fill=round(255 * min(alpha, 1.0)))
         return mask, (*low.tolist(), *high.tolist())
-
-    def _stamp(self, glyphs: Image.Image, source: Points, target: Points, colour: Colour) -> None:
-        """Paste a quadrilateral of a mask onto one of the picture, both in pixels."""
-        low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
-        high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
-        (ax, ay), (bx, by), (dx, dy) = target[0], target[1], target[3]
-        if (high <= low).any() or abs((bx - ax) * (dy - ay) - (by - ay) * (dx - ax)) < 1:
-            return
-        size = tuple((high - low).tolist())
-        data = tuple(homography(target - low, source).ravel()[:8].tolist())
-        mask = glyphs.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BICUBIC)
-        inside = Image.new("L", size)
-        ImageDraw.Draw(inside).polygon([tuple(p) for p in (target - low).tolist()], fill=255)
-        box = (*low.tolist(), *high.tolist())
-        self.image.paste(rgb(colour), box, ImageChops.multiply(mask, inside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,10 +77,26 @@ def blank(size: Size, matrix: np.ndarray) -> Pen:
     return Pen(Image.new("RGBA", size), projective(matrix))
 
 
+def stage(
+    rng: np.random.Generator,
+    size: Size,
+    solids: list[Solid],
+    camera: Camera,
+    pose: Pose,
+    lean: float = 0.45,
+) -> tuple[Pen, Image.Image]:
+    """Return a pen that has painted the solids in the frame, and the layer of their shadow."""
+    matrix = placed(rng, bounds(solids, camera), size, pose)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    cast_shadow(shadow, solids, camera, lean)
+    paint(pen, solids, camera)
+    return pen, shadow.image
+
+
 def portrait(
     rng: np.random.Generator,
     scene: Scene,
-    solids: list[Solid],
+    solids: Iterable[Solid],
     camera: Camera,
     pose: Pose,
     *,
@@ -87,12 +104,8 @@ def portrait(
     obstacles: float = 0.25,
 ) -> View:
     """Photograph solids on the scene's floor; `lean` is the length of their shadow."""
-    size = scene.image.size
-    matrix = placed(rng, bounds(solids, camera), size, pose)
-    pen, shadow = blank(size, matrix), blank(size, matrix)
-    cast_shadow(shadow, solids, camera, lean)
-    paint(pen, solids, camera)
-    return develop(rng, scene, pen.image, shadow=shadow.image, obstacles=obstacles)
+    pen, shadow = stage(rng, scene.image.size, list(solids), camera, pose, lean)
+    return develop(rng, scene, pen.image, shadow=shadow, obstacles=obstacles)
 
 
 def develop(

@@ -207,7 +207,7 @@ def bounds(solids: Iterable[Solid], camera: Camera) -> tuple[float, float, float
     return (*flat.min(axis=0).tolist(), *flat.max(axis=0).tolist())
 
 
-def cast_shadow(pen: Pen, solids: Iterable[Solid], camera: Camera, lean: float = 0.45) -> None:
+def cast_shadow(pen: Pen, solids: Iterable[Solid], camera: Camera, lean: float) -> None:
     """Draw in black the shadow that the sun casts on the ground."""
     faces = [face.points for solid in solids for face in solid.faces]
     corners = np.concatenate(faces)
