@@ -163,7 +163,7 @@ def _flank_decals(car: Car, c: Chassis) -> Iterator[tuple[Points, Colour]]:
 
 
 def _ends(car: Car, c: Chassis) -> Solids:
-    """Invisible upright sheets: headlights, grille, bumper and plate; tail lights, bumper and plate."""
+    """Invisible upright sheets at front and rear, with lamps, bumpers, plates and the grille."""
     front, rear = (
         Face(np.array([(x, c.low, z), (x, c.low, -z), (x, top, -z), (x, top, z)]), None)
         for x, top, z in (
