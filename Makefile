@@ -145,7 +145,8 @@ lock: setup  ## renew requirements.lock from .venv
 
 lock-lowest: $(UV)  ## renew requirements/lowest.lock from the bounds in requirements.txt
 	@{ head -2 requirements/lowest.lock; $(UV) pip compile --quiet --resolution lowest-direct \
-		--python-version 3.11 --no-header --no-annotate --no-emit-package guie requirements.txt; } \
+		--python-version 3.11 --no-header --no-annotate --no-emit-package guie --no-emit-package toydomains \
+		requirements.txt; } \
 		> requirements/lowest.new && mv requirements/lowest.new requirements/lowest.lock
 
 lock-judges:  ## renew requirements/judges.lock from .venv-judges

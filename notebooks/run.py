@@ -111,8 +111,10 @@ def execute(path: Path, copy: Path, size: str) -> NotebookNode:
         record_timing=False,
         resources={"metadata": {"path": str(path.parent)}},
     )
+    # Notebook 01 runs toydomains, also if it is not installed
+    paths = [str(ROOT / "input"), *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
-        client.execute(env=os.environ | {"GUIE_SIZE": size})
+        client.execute(env=os.environ | {"GUIE_SIZE": size, "PYTHONPATH": os.pathsep.join(paths)})
     finally:
         write_text(copy, nbformat.writes(notebook) + "\n")
     return notebook

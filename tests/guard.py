@@ -171,7 +171,7 @@ def default_commit() -> str:
     base = git("merge-base", "HEAD", "main")
     if base != git("rev-parse", "HEAD"):
         return base
-    return "HEAD" if git("status", "--porcelain", "--", "src", "configs") else "HEAD~1"
+    return "HEAD" if git("status", "--porcelain", "--", "src", "configs", "input") else "HEAD~1"
 
 
 @contextmanager

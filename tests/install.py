@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 IMPORT_ALL = """
 import importlib, pkgutil
 names = 0
-SKIPPED = ("guie.report.notebook", "toydomains.__main__")  # needs the extra dev, as search its own; runs
-for top in ("guie", "toydomains"):
+SKIPPED = ("guie.report.notebook",)  # needs the extra dev, as search its own; runs
+for top in ("guie", "scorer"):
     package = importlib.import_module(top)
     for found in pkgutil.walk_packages(package.__path__, f"{top}."):
         if found.name.startswith("guie.search") or found.name in SKIPPED:

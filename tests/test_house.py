@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
+INPUT = SRC.parent / "input"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
-TOYDOMAINS = sorted((SRC / "toydomains").rglob("*.py"))
+TOYDOMAINS = sorted((INPUT / "toydomains").rglob("*.py"))
 SCORER = sorted((SRC / "scorer").rglob("*.py"))
-SCRIPTS = [*sorted(SRC.glob("*.py")), SRC.parent / "input/get_small.py"]
+SCRIPTS = [*sorted(SRC.glob("*.py")), INPUT / "get_small.py"]
 BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("[!t]*.py"))
 
 # The rooms of the package, bottom first: a room imports only rooms above it in this list.
@@ -29,7 +30,7 @@ HUGGING_FACE = {
     *("safetensors", "tokenizers", "transformers", "trl"),
 }
 SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "tqdm", "fsspec"}
-TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
+TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "tqdm"}
 
 
 @cache
@@ -45,10 +46,10 @@ def imported(file: Path) -> set[str]:
     return names
 
 
-def modules(package: str) -> dict[str, Path]:
+def modules(package: Path) -> dict[str, Path]:
     """Every module of a package by its dotted name."""
-    files = (SRC / package).rglob("*.py")
-    names = {".".join(f.relative_to(SRC).with_suffix("").parts): f for f in files}
+    files = package.rglob("*.py")
+    names = {".".join(f.relative_to(package.parent).with_suffix("").parts): f for f in files}
     return {name.removesuffix(".__init__"): file for name, file in names.items()}
 
 
@@ -100,6 +101,11 @@ def test_it_stands_alone(files: list[Path], allowed: set[str]) -> None:
         assert tops <= allowed | set(sys.stdlib_module_names), file
 
 
+def test_the_package_imports_nothing_of_input() -> None:
+    for file in {*PACKAGE, *SCORER, *SRC.glob("*.py")}:
+        assert not {"toydomains", "get_small"} & {n.partition(".")[0] for n in imported(file)}, file
+
+
 def test_only_one_module_needs_mteb() -> None:
     """What runs by requirements.txt alone imports none of what other lists add.
 
@@ -113,8 +119,8 @@ def test_only_one_module_needs_mteb() -> None:
         assert not tops & added, file
 
 
-@pytest.mark.parametrize("package", ["guie", "scorer", "toydomains"])
-def test_no_circle_of_imports(package: str) -> None:
+@pytest.mark.parametrize("package", [SRC / "guie", SRC / "scorer", INPUT / "toydomains"])
+def test_no_circle_of_imports(package: Path) -> None:
     try:
         TopologicalSorter(imports_between(modules(package))).prepare()
     except CycleError as error:
@@ -123,7 +129,7 @@ def test_no_circle_of_imports(package: str) -> None:
 
 def test_a_domain_imports_the_kit_alone() -> None:
     """The kit knows no domain, and a domain no other."""
-    files = modules("toydomains")
+    files = modules(INPUT / "toydomains")
     kit = {module for module, file in files.items() if file.parent.name == "kit"}
     shared = {f"toydomains.{name}" for name in ("__init__", "__main__", "dataset", "domains")}
     domains = files.keys() - kit - shared - {"toydomains"}

@@ -25,7 +25,7 @@ from guie.training.checkpoint import Checkpoints
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted(
     file
-    for folder in ("src", "tests", "notebooks")
+    for folder in ("src", "input/toydomains", "tests", "notebooks")
     for file in (REPOSITORY / folder).rglob("*.py")
     if file != Path(__file__)
 ) + [REPOSITORY / "input/get_small.py"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from PIL import Image
 from scipy.io import savemat
 
 import curate
-import guie.curation.pipeline
 import validate
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
@@ -67,27 +68,47 @@ def test_an_archive_that_leaves_its_folder_is_refused(place):
     assert not Path("input/more").exists() and not Path("escaped.png").exists()
 
 
-def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch):
-    asked = {}
-
-    def draw(path, **how):
-        asked.update(how, path=path)
-        draw_folder(Path(path) / "images", {"a": 2})
-        rows = [f"images/a/{n}.png,toy/a,toy,train,train" for n in range(2)]
-        write_manifest(f"{path}/manifest.csv", rows)
-        return Path(path) / "manifest.csv"
-
-    # Drawing has tests of its own.
-    monkeypatch.setattr(guie.curation.pipeline.toydomains, "draw", draw)
-    toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
-    table, _ = run({"sources": [toy]})
-    assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}
-    assert table["image_path"].tolist() == ["toy/images/a/0.png", "toy/images/a/1.png"]
+TOY = {"kind": "toy", "path": "input/toy", "images": 80, "seed": 3, "part": "pretrain"}
 
 
-def test_a_toy_source_that_cannot_be_drawn_is_the_users_to_mend(place):
-    with pytest.raises(UserError, match="images: 7 is too few; ask for at least 80"):
-        run({"sources": [{"kind": "toy", "path": "input/toy", "images": 7}]})
+def test_a_toy_source_is_drawn_as_configured_and_read_as_a_manifest(place, capfd):
+    table, _ = run({"sources": [TOY]})
+    drawn = pd.read_csv("input/toy/manifest.csv")
+    assert set(table["image_path"]) <= set("toy/" + drawn["image_path"]) and len(drawn) >= 80
+    recipe = json.loads(Path("input/toy/toy.json").read_text())
+    assert {key: recipe[key] for key in ("images", "seed", "part")} == dict(list(TOY.items())[2:])
+    assert "toy: 100%" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("images", 79, "sources.0.images: .* 80 .found 79"),
+        ("seed", -1, "sources.0.seed: .*found -1"),
+        ("part", "exam", "sources.0.part: .*exam"),
+    ],
+)
+def test_an_invalid_toy_source_is_refused_before_drawing(place, key, value, message):
+    with pytest.raises(UserError, match=message):
+        run({"sources": [TOY | {key: value}]})
+    assert not Path("input/toy").exists()
+
+
+def test_a_toy_source_that_cannot_be_drawn_ends_curation_with_its_line(place, capfd):
+    Path("input/toy").mkdir()
+    Path("input/toy/manifest.csv").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        run({"sources": [TOY]})
+    line = f"error: {place}/input/toy: holds a manifest.csv or images that are not ours"
+    assert capfd.readouterr().err.splitlines() == [line]
+
+
+def test_a_drawing_that_is_killed_is_reported(place, monkeypatch):
+    kill = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: start(kill, **options))
+    with pytest.raises(UserError, match="input/toy: drawing was ended by SIGKILL"):
+        run({"sources": [TOY]})
 
 
 def draw_sop(folder: Path) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import get_small
 import pytest
 from PIL import Image
 
+import get_small
 from guie.base.errors import UserError
 from guie.base.files import held
 from guie.data.manifest import load_manifest

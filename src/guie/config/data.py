@@ -242,7 +242,8 @@ class ToySource(SourceConfig):
     """Synthetic images, generated in `path` if absent."""
 
     kind: Literal["toy"]
-    images: PositiveInt = 6000  # to draw
+    # to draw; 80 are two classes of two images in each split of each domain
+    images: Annotated[int, Field(ge=80, lt=2**31)] = 6000
     seed: Seed = 0  # of the drawing
     # pretrain: pictures with captions, to pretrain a small CLIP on
     part: Literal["benchmark", "pretrain"] = "benchmark"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,6 @@ from pathlib import Path
 
 import pandas as pd
 
-import toydomains
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
@@ -41,6 +42,9 @@ from guie.data.shards.address import as_path, shown, url_of
 from guie.models.opening import refuse_no_model
 from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
 from guie.rows.readable import drop_unusable
+
+# Of this clone. `python -m` finds the package toydomains in its working folder
+INPUT = Path(__file__).parents[3] / "input"
 
 
 def refuse_inputs(config: MixConfig) -> None:
@@ -161,7 +165,7 @@ def _verified(
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
     """Read a source as a manifest, and count the skipped files by reason.
 
-    Raises UserError for an invalid source, or if a toy set cannot be drawn.
+    Raises UserError for an invalid source, and SystemExit if a toy set cannot be drawn.
     """
     if isinstance(source, DatasetSource):
         read, skipped = read_source(source, seed, workers)
@@ -173,17 +177,8 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
         table, skipped = read_folder(folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
-        try:
-            drawn = toydomains.draw(
-                source.path,
-                images=source.images,
-                seed=source.seed,
-                part=source.part,
-                workers=workers,
-            )
-        except toydomains.DrawingError as error:
-            raise UserError(str(error)) from error
-        return load_manifest(drawn), Counter()
+        draw(source, workers)
+        return load_manifest(Path(source.path) / "manifest.csv"), Counter()
     manifest = load_manifest(source.path, source.root)
     rows = manifest.table
     if source.domains:
@@ -196,6 +191,29 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
     companions = within(read_companions(manifest.path), rows)
     rows = rows.drop(columns="shard", errors="ignore")  # of an index: image_path names it
     return replace(manifest, table=rows, companions=companions), Counter()
+
+
+def draw(source: ToySource, workers: int) -> None:
+    """Draw a toy set in a process of its own, unless it is complete: toydomains is not part of guie.
+
+    Raises:
+        SystemExit: the process ended with this code, and has printed why.
+        UserError: a signal ended it.
+    """
+    words = [f"--out={Path(source.path).absolute()}", f"--images={source.images}"]
+    words += [f"--seed={source.seed}", f"--part={source.part}", f"--workers={workers}"]
+    with subprocess.Popen([sys.executable, "-m", "toydomains", *words], cwd=INPUT) as drawing:
+        try:
+            code = drawing.wait()
+        except KeyboardInterrupt:
+            drawing.send_signal(signal.SIGINT)  # a terminal has done so, `kill` has not
+            drawing.wait()
+            sys.exit(130)  # it has printed "interrupted"
+    if code < 0:
+        name = signal.Signals(-code).name
+        raise UserError(f"{source.path}: drawing was ended by {name}; run the command again")
+    if code:
+        sys.exit(code)
 
 
 def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:

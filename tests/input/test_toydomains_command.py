@@ -1,6 +1,7 @@
 """`python -m toydomains`: what it writes, and one line where it cannot."""
 
-import errno
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,7 @@ import pytest
 from PIL import Image
 
 import toydomains
-from toydomains.__main__ import can_be_written, main
-from toydomains.dataset import replacing
+from toydomains.__main__ import main
 
 # With None in its place `import guie` raises: the drawings must not need the package that reads them.
 WITHOUT_GUIE = """
@@ -37,12 +37,12 @@ def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
         (["--out", "file/new", "--workers", "1"], "error: file/new: Not a directory"),
     ],
 )
-def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
+def test_a_fault_gets_one_line_and_needs_no_guie(tmp_path, words, line):
     (tmp_path / "file").touch()
     command = [sys.executable, "-c", WITHOUT_GUIE, *words]
-    src = str(Path(toydomains.__file__).parents[1])
+    found_in = str(Path(toydomains.__file__).parents[1])
     message = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": src}, capture_output=True, text=True
+        command, cwd=tmp_path, env={"PYTHONPATH": found_in}, capture_output=True, text=True
     )
     assert message.returncode == 2 and message.stdout == "" and "Traceback" not in message.stderr
     assert message.stderr.splitlines()[-1].startswith(line)
@@ -52,38 +52,45 @@ def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--workers", "-1", "--workers: '-1' is no whole number of 1 or more"),
         ("--workers", "0", "--workers: '0' is no whole number of 1 or more"),
         ("--workers", "two", "--workers: 'two' is no whole number of 1 or more"),
-        ("--preview", "sheet.txt", "--preview: 'sheet.txt' does not end like a picture"),
         ("--preview", "sheet", "--preview: 'sheet' does not end like a picture"),
         ("--preview", "sheet.xbm", "--preview: 'sheet.xbm' does not end"),  # black and white alone
     ],
 )
-def test_a_faulty_option_is_told_before_anything_is_drawn(tmp_path, capsys, option, value, message):
+def test_a_faulty_option_is_refused_before_anything_is_drawn(
+    tmp_path, capsys, option, value, message
+):
     with pytest.raises(SystemExit) as left:
         main(["--out", str(tmp_path / "t"), "--images", "80", option, value])
     assert left.value.code == 2 and not list(tmp_path.iterdir())
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.JPG", "a.webp", "a.bmp"])
-def test_a_contact_sheet_may_be_of_any_format_with_colours(name):
-    assert can_be_written(Path(name))
+MIX = "name: mix\nout: mix.csv\nsources: [{kind: toy, path: toy}]\n"
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "folder" / "table.csv"
-    with replacing(path) as temporary:
-        temporary.write_text("old")
-    with pytest.raises(OSError, match="No space left") as message, replacing(path) as temporary:
-        temporary.write_text("half of the n")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert message.value.filename == str(path) and message.value.errno == errno.ENOSPC
-    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
-
-
-def test_the_fault_of_another_file_keeps_its_name(tmp_path):
-    with pytest.raises(FileNotFoundError) as message, replacing(tmp_path / "sheet.png"):
-        (tmp_path / "picture.jpg").read_bytes()
-    assert message.value.filename == str(tmp_path / "picture.jpg")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["-m toydomains --out toy", "{src}/curate.py --config mix.yaml"]
+)
+def test_ctrl_c_ends_all_processes_in_one_line(tmp_path, command):
+    (tmp_path / "mix.yaml").write_text(MIX)
+    root = Path(toydomains.__file__).parents[2]
+    words = f"{command.format(src=root / 'src')} --workers 2".split()
+    path = os.pathsep.join([str(root / "src"), str(root / "input")])
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as drawing:
+        while "img/s" not in drawing.stderr.readline():  # of the bar
+            assert drawing.poll() is None
+        for _ in range(2):  # a terminal sends it to every process of the group
+            os.killpg(drawing.pid, signal.SIGINT)
+        said = drawing.stderr.read()
+    assert drawing.returncode == 130 and said.splitlines()[-1] == "interrupted"
+    assert said.count("interrupted") == 1 and "Traceback" not in said

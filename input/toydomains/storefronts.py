@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from toydomains.kit.colour import PALETTES, RGB, lit
+from toydomains.kit.colour import PALETTES, lit
 from toydomains.kit.ornament import emblem
-from toydomains.kit.pen import Pen, arc, ellipse, pick, rect, smooth
+from toydomains.kit.outline import arc, ellipse, rect, smooth
+from toydomains.kit.pen import Pen, pick
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import outdoors
-from toydomains.kit.subject import (
-    Lettering,
-    Subject,
-    a,
-    chance,
-    count,
-    drawn,
-    invented,
-    one_of,
-    whole,
-)
+from toydomains.kit.subject import Lettering, Subject, a, chance, count, group, invented, one_of
 
 # Each with the emblem of its sign.
 TRADES = {
@@ -45,18 +37,18 @@ class Storefront(Subject):
     title = "{0.shop}-{0.trade}"
 
     trade: str = one_of(tuple(TRADES))
-    shop: str = drawn(invented)
+    shop: str = invented()
     palette: tuple[str, str, str] = one_of(PALETTES)
     wall: str = one_of(WALLS)
     wall_colour: str = one_of(WALL_COLOURS)
     awning: str = one_of(AWNINGS)
     sign: str = one_of(SIGNS)
-    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
-    emblem_side: int = whole(0, 3)
-    door: int = whole(0, 3)
+    lettering: Lettering = group(Lettering)
+    emblem_side: int = one_of(range(3))
+    door: int = one_of(range(3))
     door_style: str = one_of(DOORS)
-    panes: int = whole(1, 5)
-    above: int = whole(0, 5)
+    panes: int = one_of(range(1, 5))
+    above: int = one_of(range(5))
     shutters: bool = chance(0.45)
     display: str = one_of(("shelves", "lamps", "emblems", "curtains"))
     plants: bool = chance(0.4)
@@ -78,7 +70,6 @@ class Storefront(Subject):
         )
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Show it from across the street, at any hour."""
         size = frame(rng, (1.0, 1.33, 1.25, 0.8, 1.0, 0.75))
         scene = outdoors(rng, size, (0.7, 0.84), ("paving", "asphalt"))
         pose = Pose(scale=(0.78, 1.2), turn_deg=3, tilt=0.13, shift=0.1, ground=(0.84, 0.97))
@@ -88,7 +79,11 @@ class Storefront(Subject):
         sign(self, pen)
         shop(self, pen, scene.place in ("at night", "at dusk"))
         awning(self, pen)
-        street(self, pen)
+        pot = np.array([(-0.045, 0.95), (0.045, 0.95), (0.035, 1.05), (-0.035, 1.05)])
+        for x in (0.02, 0.98) if self.plants else ():  # potted trees on both sides
+            pen.fill(pot + (x, 0), "rust")
+            pen.fill(ellipse(x, 0.89, 0.06, 0.075), "dark green")
+            pen.fill(ellipse(x - 0.015, 0.87, 0.035, 0.045), "green")
         return develop(rng, scene, pen.image, obstacles=0.5)
 
 
@@ -96,8 +91,8 @@ def neighbours(pen: Pen, rng: np.random.Generator) -> None:
     """Draw plain houses to the left and to the right, different in every view."""
     for x0, x1 in ((-1.2, 0.0), (1.0, 2.2)):
         colour = pick(rng, ("tan", "grey", "cream", "brown", "rose"))
-        colour = lit(colour, float(rng.uniform(0.75, 1.0)))
-        top = float(rng.uniform(-0.15, 0.3))
+        colour = lit(colour, rng.uniform(0.75, 1.0))
+        top = rng.uniform(-0.15, 0.3)
         pen.fill(rect(x0, top, x1, 1.04), colour)
         for x in np.arange(x0 + 0.08, x1 - 0.1, 0.26):
             pen.fill(rect(x, max(top, 0) + 0.12, x + 0.12, max(top, 0) + 0.32), lit(colour, 0.6))
@@ -122,24 +117,20 @@ def house(s: Storefront, pen: Pen) -> None:
         for x in np.arange(0.0, 1.0, 0.055):
             pen.fill(rect(x, 0, x + 0.008, 1.04), dark)
     pen.fill(rect(-0.02, -0.03, 1.02, 0.035), lit(s.wall_colour, 0.7))
-    for i in range(s.above):
-        _upper_window(s, pen, (i + 0.5) / s.above)
-
-
-def _upper_window(s: Storefront, pen: Pen, x: float) -> None:
-    half = min(0.085, 0.3 / s.above)
-    if s.shutters:
-        pen.fill(rect(x - 1.8 * half, 0.1, x + 1.8 * half, 0.36), s.palette[2])
-        pen.fill(rect(x - 1.8 * half, 0.22, x + 1.8 * half, 0.23), lit(s.palette[2], 0.7))
-    pen.fill(rect(x - half - 0.012, 0.09, x + half + 0.012, 0.37), "white")
-    pen.fill(rect(x - half, 0.1, x + half, 0.36), (116, 146, 170), (74, 98, 124))
-    pen.fill(rect(x - 0.006, 0.1, x + 0.006, 0.36), "white")
-    pen.fill(rect(x - half, 0.2, x + half, 0.21), "white")
-    if s.plants:
-        pen.fill(rect(x - half, 0.35, x + half, 0.39), "brown")
-        for t in np.linspace(-half, half, 5):
-            bloom = "green" if abs(t) < half / 3 else "rose"
-            pen.fill(ellipse(x + t, 0.345, 0.024, steps=10), bloom)
+    half = min(0.085, 0.3 / max(s.above, 1))
+    for x in (np.arange(s.above) + 0.5) / max(s.above, 1):
+        if s.shutters:
+            pen.fill(rect(x - 1.8 * half, 0.1, x + 1.8 * half, 0.36), s.palette[2])
+            pen.fill(rect(x - 1.8 * half, 0.22, x + 1.8 * half, 0.23), lit(s.palette[2], 0.7))
+        pen.fill(rect(x - half - 0.012, 0.09, x + half + 0.012, 0.37), "white")
+        pen.fill(rect(x - half, 0.1, x + half, 0.36), (116, 146, 170), (74, 98, 124))
+        pen.fill(rect(x - 0.006, 0.1, x + 0.006, 0.36), "white")
+        pen.fill(rect(x - half, 0.2, x + half, 0.21), "white")
+        if s.plants:
+            pen.fill(rect(x - half, 0.35, x + half, 0.39), "brown")
+            for t in np.linspace(-half, half, 5):
+                bloom = "green" if abs(t) < half / 3 else "rose"
+                pen.fill(ellipse(x + t, 0.345, 0.024, steps=10), bloom)
 
 
 def sign(s: Storefront, pen: Pen) -> None:
@@ -173,7 +164,6 @@ def shop(s: Storefront, pen: Pen, night: bool) -> None:
     """Draw the windows with their display, and the door; lit from inside at night."""
     main, _, accent = s.palette
     pen.fill(rect(0.03, 0.6, 0.97, 1.04), lit(main, 0.9))
-    door_x = (0.07, 0.39, 0.71)[s.door]
     glass = ((255, 226, 150), (246, 196, 120)) if night else ((146, 176, 190), (94, 122, 142))
     spans = {0: [(0.34, 0.93)], 1: [(0.07, 0.36), (0.64, 0.93)], 2: [(0.07, 0.66)]}[s.door]
     for x0, x1 in spans:
@@ -184,7 +174,20 @@ def shop(s: Storefront, pen: Pen, night: bool) -> None:
             pen.fill(rect(x - 0.008, 0.63, x + 0.008, 0.93), accent)
         pen.fill(rect(x0 - 0.008, 0.625, x1 + 0.008, 0.642), accent)
         pen.fill(rect(x0, 0.955, x1, 1.02), lit(main, 1.12))
-    _door(s, pen, door_x, glass)
+    colour, x, w = lit(accent, 0.92), (0.07, 0.39, 0.71)[s.door], 0.22
+    door = rect(x, 0.62, x + w, 1.04)
+    if s.door_style == "arched":
+        top = arc(x + w / 2, 0.72, w / 2, 0.1, 180, 360)
+        door = np.concatenate([top, [(x + w, 1.04), (x, 1.04)]])
+    pen.fill(door, colour)
+    if s.door_style == "panelled":
+        for (y0, y1), u in product(((0.65, 0.8), (0.83, 1.0)), (0.025, 0.12)):
+            pen.fill(rect(x + u, y0, x + u + 0.075, y1), lit(colour, 0.78))
+    else:
+        y0, y1 = (0.66, 0.97) if s.door_style == "glass" else (0.7, 0.86)
+        pen.fill(rect(x + 0.03, y0, x + w - 0.03, y1), *glass)
+    pen.fill(ellipse(x + w - 0.025, 0.85, 0.013, steps=10), "mustard")
+    pen.fill(rect(x - 0.01, 1.025, x + w + 0.01, 1.045), "grey")
 
 
 def _display(s: Storefront, pen: Pen, x0: float, x1: float) -> None:
@@ -211,24 +214,6 @@ def _display(s: Storefront, pen: Pen, x0: float, x1: float) -> None:
             pen.fill(drape * (side, 1) + (x, 0), accent)
 
 
-def _door(s: Storefront, pen: Pen, x: float, glass: tuple[RGB, RGB]) -> None:
-    frame_, w = lit(s.palette[2], 0.92), 0.22
-    outline = rect(x, 0.62, x + w, 1.04)
-    if s.door_style == "arched":
-        top = arc(x + w / 2, 0.72, w / 2, 0.1, 180, 360)
-        outline = np.concatenate([top, [(x + w, 1.04), (x, 1.04)]])
-    pen.fill(outline, frame_)
-    if s.door_style == "panelled":
-        for y0, y1 in ((0.65, 0.8), (0.83, 1.0)):
-            for u in (0.025, 0.12):
-                pen.fill(rect(x + u, y0, x + u + 0.075, y1), lit(frame_, 0.78))
-    else:
-        y0, y1 = (0.66, 0.97) if s.door_style == "glass" else (0.7, 0.86)
-        pen.fill(rect(x + 0.03, y0, x + w - 0.03, y1), *glass)
-    pen.fill(ellipse(x + w - 0.025, 0.85, 0.013, steps=10), "mustard")
-    pen.fill(rect(x - 0.01, 1.025, x + w + 0.01, 1.045), "grey")
-
-
 def awning(s: Storefront, pen: Pen) -> None:
     """Draw the awning over the windows, and its shade."""
     main, second, _ = s.palette
@@ -249,12 +234,3 @@ def awning(s: Storefront, pen: Pen) -> None:
         hood = [(0.02, 0.72), (0.06, 0.6), (0.5, 0.57), (0.94, 0.6), (0.98, 0.72), (0.5, 0.7)]
         pen.fill(smooth(hood), lit(main, 1.1), lit(main, 0.8))
     pen.fill(rect(0.04, y1 + 0.03, 0.96, y1 + 0.07), (20, 18, 36), alpha=0.22)
-
-
-def street(s: Storefront, pen: Pen) -> None:
-    """Draw potted trees on both sides, if the shop has them."""
-    pot = np.array([(-0.045, 0.95), (0.045, 0.95), (0.035, 1.05), (-0.035, 1.05)])
-    for x in (0.02, 0.98) if s.plants else ():
-        pen.fill(pot + (x, 0), "rust")
-        pen.fill(ellipse(x, 0.89, 0.06, 0.075), "dark green")
-        pen.fill(ellipse(x - 0.015, 0.87, 0.035, 0.045), "green")

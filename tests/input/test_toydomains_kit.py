@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from toydomains.kit.pen import Pen, homography, projective, rect, smooth
+from toydomains.kit.outline import homography, projective, rect, smooth
+from toydomains.kit.pen import Pen
 from toydomains.kit.solid import Camera, bounds, box, paint
 
 
@@ -18,7 +19,7 @@ def test_a_smooth_curve_passes_through_its_points():
     assert np.allclose(smooth(points, steps=5)[::5], points)
 
 
-def test_text_is_written_where_the_pen_is_told():
+def test_text_fills_its_box():
     image = Image.new("RGBA", (200, 100))
     Pen(image, lambda points: points * 100).text("HAT", (0.5, 0.25, 1.5, 0.75), "black")
     x0, y0, x1, y1 = image.getbbox()

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from toydomains.kit.pen import Colour, Mark, Pen, arc, ellipse, mirrored, rect, smooth, star, turned
+from toydomains.kit.outline import arc, around, ellipse, mirrored, rect, smooth, star, turned
+from toydomains.kit.pen import Colour, Mark, Pen
 
 PATTERNS = (
     "plain", "striped", "pinstriped", "checked", "dotted", "zigzag", "diagonal", "diamond",
@@ -42,7 +43,7 @@ def pattern(pen: Pen, kind: str, count: int, colour: Colour, accent: Colour) -> 
     elif kind == "diagonal":
         for x in (i / count for i in range(-count, count)):
             foot = [(x, 1.05), (x + half, 1.05), (x + half + 1.1, -0.05), (x + 1.1, -0.05)]
-            pen.fill(np.array(foot), colour)
+            pen.fill(foot, colour)
     elif kind == "banded":
         y = 0.3 + 0.06 * count
         pen.fill(rect(-0.1, y - 0.13, 1.1, y + 0.13), colour)
@@ -62,7 +63,7 @@ def pattern(pen: Pen, kind: str, count: int, colour: Colour, accent: Colour) -> 
                 pen.fill(star(x, y, 0.36 / count), turn)
             elif kind == "diamond":
                 w = 0.7 * half
-                pen.fill(np.array([(x, y - half), (x + w, y), (x, y + half), (x - w, y)]), turn)
+                pen.fill([(x, y - half), (x + w, y), (x, y + half), (x - w, y)], turn)
             else:
                 r = 0.17 / count
                 pen.fill(smooth(star(x, y, 2.2 * r, tips=5, inner=0.55), steps=3), colour)
@@ -110,7 +111,7 @@ EMBLEMS: dict[str, list[Mark]] = {
     ],
     "lightning": [(_BOLT, _INK)],
     "flower": [
-        *((turned(ellipse(0.5, 0.22, 0.15, 0.21, 14), 60 * i, (0.5, 0.5)), _INK) for i in range(6)),
+        *((petal, _INK) for petal in around(ellipse(0.5, 0.22, 0.15, 0.21, 14), 6, (0.5, 0.5))),
         (ellipse(0.5, 0.5, 0.14, steps=14), _GROUND),
     ],
     "mountain": [

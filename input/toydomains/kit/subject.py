@@ -19,24 +19,22 @@ def drawn(draw: Callable[[np.random.Generator, Any], Any]) -> Any:
     return field(metadata={"draw": draw})
 
 
-def one_of(options: Sequence) -> Any:
-    """Declare a parameter that is one of the options, all equally likely."""
-    return drawn(lambda rng, _: pick(rng, options))
+def one_of(options: Sequence | Callable[[Any], Sequence]) -> Any:
+    """Declare a parameter that is one of the options, all equally likely.
 
-
-def whole(low: int, high: int) -> Any:
-    """Declare a whole number from `low` to `high` - 1."""
-    return drawn(lambda rng, _: int(rng.integers(low, high)))
+    A function returns the options from the parameters declared before.
+    """
+    return drawn(lambda rng, known: pick(rng, options(known) if callable(options) else options))
 
 
 def real(low: float, high: float) -> Any:
     """Declare a real number between `low` and `high`."""
-    return drawn(lambda rng, _: float(rng.uniform(low, high)))
+    return drawn(lambda rng, _: rng.uniform(low, high))
 
 
 def chance(share: float) -> Any:
     """Declare a truth value that is true in `share` of the classes."""
-    return drawn(lambda rng, _: bool(rng.random() < share))
+    return drawn(lambda rng, _: rng.random() < share)
 
 
 class Sampled:
@@ -49,6 +47,11 @@ class Sampled:
         for parameter in fields(cls):  # type: ignore[arg-type]
             setattr(known, parameter.name, parameter.metadata["draw"](rng, known))
         return cls(**vars(known))
+
+
+def group(parameters: type[Sampled]) -> Any:
+    """Declare a group of parameters."""
+    return drawn(lambda rng, _: parameters.sample(rng))
 
 
 @dataclass(frozen=True)
@@ -117,16 +120,18 @@ _SYLLABLES = (
 )  # fmt: skip
 
 
-def invented(rng: np.random.Generator, _: Any) -> str:
-    """Return a pronounceable word of two or three syllables, in capitals."""
-    return "".join(pick(rng, _SYLLABLES) for _ in range(int(rng.integers(2, 4)))).upper()
+def invented() -> Any:
+    """Declare a pronounceable word of two or three syllables, in capitals."""
+    return drawn(
+        lambda rng, _: "".join(pick(rng, _SYLLABLES) for _ in range(rng.integers(2, 4))).upper()
+    )
 
 
 @dataclass(frozen=True)
 class Lettering(Sampled):
     """How words are set; weights and spacings in pixels of a 44 px face."""
 
-    weight: int = whole(0, 4)
+    weight: int = one_of(range(4))
     spacing: int = one_of((0, 2, 6, 10))
     slant: float = one_of((0.0, 0.0, 0.0, 0.25))
     capitals: bool = chance(0.7)

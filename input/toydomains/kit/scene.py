@@ -13,9 +13,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from toydomains.kit.colour import RGB, jitter, lit, mix, rgb
-from toydomains.kit.pen import DOWN, Pen, homography, pick, projective, rect, smooth
+from toydomains.kit.outline import homography, projective, rect, smooth
+from toydomains.kit.pen import DOWN, Pen, pick
 
-SIDE = 384
+SIDE = 384  # of a tile, in pixels
+Y, X = np.mgrid[0:SIDE, 0:SIDE]
 
 
 def noise(rng: np.random.Generator, cells_y: int, cells_x: int, side: int = SIDE) -> np.ndarray:
@@ -29,20 +31,14 @@ def _blend(first: str | RGB, second: str | RGB, share: np.ndarray) -> np.ndarray
     return a + (b - a) * np.clip(share, 0, 1)[..., None]
 
 
-def _rows() -> tuple[np.ndarray, np.ndarray]:
-    y, x = np.mgrid[0:SIDE, 0:SIDE]
-    return y, x
-
-
 def _wood(rng: np.random.Generator, light: RGB, dark: RGB) -> np.ndarray:
     """Planks with grain along x."""
-    y, x = _rows()
-    plank = y // 64
+    plank = Y // 64
     shift = rng.integers(0, SIDE, 8)[plank]
     wave = noise(rng, 12, 3) * 2.2 + noise(rng, 90, 4) * 1.4 + noise(rng, 200, 12) * 0.5
     grain = 0.5 + 0.5 * np.sin(wave * 9 + plank * 2.4)
     tone = 0.25 * grain + 0.3 * noise(rng, 6, 2) + rng.uniform(0, 0.35, 8)[plank]
-    seam = (y % 64 < 2) | ((x + shift) % SIDE < 2)
+    seam = (Y % 64 < 2) | ((X + shift) % SIDE < 2)
     return _blend(light, dark, np.where(seam, 1.0, tone * 0.8))
 
 
@@ -55,11 +51,10 @@ def _marble(rng: np.random.Generator, ground: RGB, vein: RGB) -> np.ndarray:
 
 def _cloth(rng: np.random.Generator, ground: RGB, thread: RGB, check: int = 0) -> np.ndarray:
     """A weave; with `check`, broad woven stripes that cross."""
-    y, x = _rows()
-    weave = 0.35 * (np.sin(x * 1.6) * np.sin(y * 1.6) > 0) + 0.3 * noise(rng, 160, 14)
+    weave = 0.35 * (np.sin(X * 1.6) * np.sin(Y * 1.6) > 0) + 0.3 * noise(rng, 160, 14)
     share = 0.4 * weave + 0.3 * noise(rng, 14, 160) * 0.5
     if check:
-        share = share + 0.34 * ((y // check) % 2) + 0.34 * ((x // check) % 2)
+        share = share + 0.34 * ((Y // check) % 2) + 0.34 * ((X // check) % 2)
     return _blend(ground, thread, share)
 
 
@@ -68,28 +63,25 @@ def _concrete(rng: np.random.Generator, ground: RGB, spot: RGB) -> np.ndarray:
     return _blend(ground, spot, share - 0.25)
 
 
-def _terrazzo(rng: np.random.Generator, ground: RGB, chips: tuple[RGB, ...]) -> np.ndarray:
-    out = _blend(ground, (0, 0, 0), np.zeros((SIDE, SIDE)))
+def _terrazzo(rng: np.random.Generator, ground: RGB, *chips: RGB) -> np.ndarray:
+    out = np.full((SIDE, SIDE, 3), ground, np.float32)
     for i, chip in enumerate(chips):
-        spots = noise(rng, 44, 44) > 0.84 + 0.02 * i
-        out[spots] = chip
+        out[noise(rng, 44, 44) > 0.84 + 0.02 * i] = chip
     return out
 
 
 def _tiles(rng: np.random.Generator, tile: RGB, grout: RGB, side: int = 48) -> np.ndarray:
-    y, x = _rows()
-    shade = rng.uniform(0, 0.14, (SIDE // side, SIDE // side))[y // side, x // side]
-    gloss = 0.08 * ((x % side) + (y % side)) / side
-    joint = (x % side < 3) | (y % side < 3)
+    shade = rng.uniform(0, 0.14, (SIDE // side, SIDE // side))[Y // side, X // side]
+    gloss = 0.08 * ((X % side) + (Y % side)) / side
+    joint = (X % side < 3) | (Y % side < 3)
     return _blend(tile, grout, np.where(joint, 1.0, shade + gloss))
 
 
 def _bricks(rng: np.random.Generator, brick: RGB, mortar: RGB) -> np.ndarray:
-    y, x = _rows()
-    row = y // 24
-    column = ((x + (row % 2) * 32) // 64) % 6
+    row = Y // 24
+    column = ((X + (row % 2) * 32) // 64) % 6
     tone = rng.uniform(0, 0.3, (16, 6))[row, column] + 0.2 * noise(rng, 120, 120)
-    joint = (y % 24 < 3) | ((x + (row % 2) * 32) % 64 < 3)
+    joint = (Y % 24 < 3) | ((X + (row % 2) * 32) % 64 < 3)
     return _blend(brick, mortar, np.where(joint, 0.85, tone * 0.7))
 
 
@@ -110,7 +102,7 @@ _MAKERS: dict[str, tuple[Callable[..., np.ndarray], *tuple[object, ...]]] = {
     "checked cloth": (_cloth, (246, 238, 228), (206, 96, 88), 48),
     "concrete": (_concrete, (176, 174, 172), (128, 128, 130)),
     "slate": (_concrete, (82, 88, 96), (52, 56, 64)),
-    "terrazzo": (_terrazzo, (236, 230, 222), ((206, 130, 104), (110, 140, 132), (84, 88, 100))),
+    "terrazzo": (_terrazzo, (236, 230, 222), (206, 130, 104), (110, 140, 132), (84, 88, 100)),
     "white tiles": (_tiles, (240, 240, 236), (190, 192, 194)),
     "green tiles": (_tiles, (112, 160, 142), (222, 230, 220)),
     "bricks": (_bricks, (176, 96, 74), (210, 198, 184)),
@@ -142,7 +134,7 @@ def surface(
     tile = texture(name)
     if turn:
         tile = tile.transpose(Image.Transpose(int(rng.integers(0, 7))))
-    zoom = float(rng.uniform(0.75, 1.25)) * max(1.0, max(size) * 1.25 / SIDE)
+    zoom = rng.uniform(0.75, 1.25) * max(1.0, max(size) * 1.25 / SIDE)
     w, h = size[0] / zoom, size[1] / zoom
     x, y = rng.uniform(0, 1) * (SIDE - w), rng.uniform(0, 1) * (SIDE - h)
     return tile.resize(size, Image.Resampling.BILINEAR, box=(x, y, x + w, y + h))
@@ -215,39 +207,33 @@ def room(
     w, h = size
     edge = float(rng.uniform(*horizon))
     name = pick(rng, tuple(WALLS))
+    colour = WALLS[name]
     style = pick(rng, ("plain", "plain", "striped", "panelled", "dotted", "brick"))
     if style == "brick":
         image, place = surface(rng, "bricks", size, turn=False), "by a brick wall"
     else:
-        image, place = Image.new("RGB", size, jitter(rng, WALLS[name])), f"by a {name} wall"
-        _wall_pattern(rng, image, WALLS[name], style, edge)
-        if style in ("striped", "dotted"):
-            place = f"by a {style} {name} wall"
+        image = Image.new("RGB", size, jitter(rng, colour))
+        pattern = f"{style} " if style in ("striped", "dotted") else ""
+        place = f"by a {pattern}{name} wall"
+        draw = ImageDraw.Draw(image)
+        other, step = lit(colour, pick(rng, (0.9, 1.3))), int(rng.integers(16, 34))
+        if style == "striped":
+            for x in range(-int(rng.integers(step)), w, step):
+                draw.rectangle((x, 0, x + step // 2, h), fill=other)
+        elif style == "dotted":
+            for row, y in enumerate(range(0, h, step)):
+                for x in range((row % 2) * step // 2, w + step, step):
+                    draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=other)
+        elif style == "panelled":
+            for x in range(-int(rng.integers(60)), w, 76):
+                box = (x + 8, 0.12 * h, x + 68, edge * h - 0.09 * h)
+                draw.rectangle(box, outline=other, width=3)
     floor, stands = pick(rng, floors)
     _floor(rng, image, floor, edge)
     if not stands:
-        skirting = lit(WALLS[name] if style != "brick" else "cream", 1.35)
+        skirting = lit(colour if style != "brick" else "cream", 1.35)
         ImageDraw.Draw(image).rectangle((0, (edge - 0.03) * h, w, edge * h), fill=skirting)
     return Scene(image, f"{stands} {place}".strip())
-
-
-def _wall_pattern(
-    rng: np.random.Generator, image: Image.Image, colour: RGB, style: str, edge: float
-) -> None:
-    draw, (w, h) = ImageDraw.Draw(image), image.size
-    other = lit(colour, float(pick(rng, (0.9, 1.3))))
-    step = int(rng.integers(16, 34))
-    if style == "striped":
-        for x in range(-int(rng.integers(step)), w, step):
-            draw.rectangle((x, 0, x + step // 2, h), fill=other)
-    elif style == "dotted":
-        for row, y in enumerate(range(0, h, step)):
-            for x in range((row % 2) * step // 2, w + step, step):
-                draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=other)
-    elif style == "panelled":
-        for x in range(-int(rng.integers(60)), w, 76):
-            box = (x + 8, 0.12 * h, x + 68, edge * h - 0.09 * h)
-            draw.rectangle(box, outline=other, width=3)
 
 
 def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float) -> None:
@@ -256,7 +242,7 @@ def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float)
     top = round(edge * h)
     if top >= h:
         return
-    x, v = SIDE / 2 + float(rng.uniform(-16, 16)), float(rng.uniform(150, SIDE - 4))
+    x, v = SIDE / 2 + rng.uniform(-16, 16), rng.uniform(150, SIDE - 4)
     source = [(x - 170, 4), (x + 170, 4), (x + 74, v), (x - 74, v)]
     matrix = homography([(0, 0), (w, 0), (w, h - top), (0, h - top)], source)
     floor = texture(name).transform(
@@ -278,8 +264,7 @@ SKIES = (
     ("at night", (36, 46, 96), (92, 104, 160), (0.68, 0.7, 0.88)),
     ("in the mist", (206, 214, 218), (238, 236, 230), (0.98, 0.98, 0.98)),
 )
-GROUNDS = ("grass", "sand", "paving", "snow", "asphalt")
-LAND = {
+LAND = {  # the colour of far hills and houses, by the ground
     "grass": (104, 146, 90),
     "sand": (206, 172, 128),
     "paving": (150, 158, 150),
@@ -292,7 +277,7 @@ def outdoors(
     rng: np.random.Generator,
     size: Size,
     horizon: tuple[float, float] = (0.66, 0.8),
-    grounds: Sequence[str] = GROUNDS,
+    grounds: Sequence[str] = tuple(LAND),
 ) -> Scene:
     """Draw a sky with clouds, far hills or houses, and a ground in perspective."""
     w, h = size
@@ -302,47 +287,32 @@ def outdoors(
     image = Image.new("RGB", size, below)
     ramp = DOWN.transpose(Image.Transpose.FLIP_TOP_BOTTOM).resize((w, round(edge * h)))
     image.paste(above, (0, 0), ramp)
-    _sky(rng, image, place, below)
+    mask = Image.new("L", (w // 4, h // 4))
+    draw = ImageDraw.Draw(mask)
+    for _ in range(int(rng.integers(1, 4)) if "cloudy" not in place else 7):  # soft clouds
+        x, y = rng.uniform(0, w // 4), rng.uniform(0, h / 8)
+        for _ in range(5):
+            dx, dy, r = rng.normal(0, 8), rng.normal(0, 1.2), rng.uniform(2, 5)
+            draw.ellipse((x + dx - 2 * r, y + dy - r, x + dx + 2 * r, y + dy + r), fill=190)
+    mask = mask.filter(ImageFilter.GaussianBlur(1.6)).resize(image.size, Image.Resampling.BICUBIC)
+    image.paste(lit(below, 1.45), (0, 0), mask)
+    if place in ("at night", "at sunset", "at sunrise"):  # the sun or the moon
+        x, y, r = rng.uniform(0.1, 0.9) * w, rng.uniform(0.08, 0.4) * h, 0.05 * h
+        colour = (250, 246, 226) if place == "at night" else (255, 226, 170)
+        ImageDraw.Draw(image).ellipse((x - r, y - r, x + r, y + r), fill=colour)
     pen = Pen(image, projective(np.diag([w, h, 1.0])))
     for depth in (0.5, 0.25):
         land = mix(LAND[ground], below, depth + 0.35 * (place == "in the mist"))
         if rng.random() < 0.6:
-            _hills(rng, pen, edge, land, 0.5 * depth)
+            xs = np.linspace(-0.2, 1.2, 8)
+            ridge = np.stack([xs, edge - 0.5 * depth * rng.uniform(0.1, 1, 8)], axis=1)
+            feet = [(1.2, edge), (-0.2, edge)]
+            pen.fill(np.concatenate([smooth(ridge, closed=False), feet]), land)
         else:
-            _skyline(rng, pen, edge, land, 0.5 * depth)
+            x = -0.1
+            while x < 1.1:  # houses
+                width = rng.uniform(0.05, 0.16)
+                pen.fill(rect(x, edge - 0.5 * depth * rng.uniform(0.2, 1), x + width, edge), land)
+                x += width
     _floor(rng, image, ground, edge)
     return Scene(image, place, tint)
-
-
-def _sky(rng: np.random.Generator, image: Image.Image, place: str, below: RGB) -> None:
-    """Draw soft clouds, and the sun or the moon."""
-    w, h = image.size
-    mask = Image.new("L", (w // 4, h // 4))
-    draw = ImageDraw.Draw(mask)
-    for _ in range(int(rng.integers(1, 4)) if "cloudy" not in place else 7):
-        x, y = float(rng.uniform(0, w // 4)), float(rng.uniform(0, h / 8))
-        for _ in range(5):
-            dx, dy = rng.normal(0, 8), rng.normal(0, 1.2)
-            r = float(rng.uniform(2, 5))
-            draw.ellipse((x + dx - 2 * r, y + dy - r, x + dx + 2 * r, y + dy + r), fill=190)
-    mask = mask.filter(ImageFilter.GaussianBlur(1.6)).resize(image.size, Image.Resampling.BICUBIC)
-    image.paste(lit(below, 1.45), (0, 0), mask)
-    if place in ("at night", "at sunset", "at sunrise"):
-        x, y, r = rng.uniform(0.1, 0.9) * w, rng.uniform(0.08, 0.4) * h, 0.05 * h
-        colour = (250, 246, 226) if place == "at night" else (255, 226, 170)
-        ImageDraw.Draw(image).ellipse((x - r, y - r, x + r, y + r), fill=colour)
-
-
-def _hills(rng: np.random.Generator, pen: Pen, edge: float, colour: RGB, height: float) -> None:
-    xs = np.linspace(-0.2, 1.2, 8)
-    ridge = np.stack([xs, edge - height * rng.uniform(0.1, 1, 8)], axis=1)
-    outline = np.concatenate([smooth(ridge, closed=False), [(1.2, edge), (-0.2, edge)]])
-    pen.fill(outline, colour)
-
-
-def _skyline(rng: np.random.Generator, pen: Pen, edge: float, colour: RGB, height: float) -> None:
-    x = -0.1
-    while x < 1.1:
-        width = float(rng.uniform(0.05, 0.16))
-        pen.fill(rect(x, edge - height * float(rng.uniform(0.2, 1)), x + width, edge), colour)
-        x += width

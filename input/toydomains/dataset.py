@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from collections.abc import Iterator
+import signal
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from tqdm import tqdm
 
 from toydomains.domains import DOMAINS, PARTS, generator, label, subject
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; rename it into place if the block succeeds.
-
-    Raises:
-        OSError: the file cannot be written; it names `path`, whose old content is unchanged.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last, because it selects the format of a picture.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # otherwise a renamed file may be empty after a power cut
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno is None or error.filename not in (None, str(temporary)):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with suppress(OSError):  # there may be no file to remove
-            temporary.unlink(missing_ok=True)
-
 
 VERSION = "4"  # raise it whenever a drawing changes, so that old folders are drawn again
 
@@ -113,31 +89,41 @@ def draw(
             return manifest
     if not stamp.exists() and (manifest.exists() or (folder / "images").exists()):
         raise DrawingError(f"{folder}: holds a manifest.csv or images that are not ours")
-    with replacing(
-        stamp
-    ) as temporary:  # first: it marks the folder as ours, but the set as unfinished
-        temporary.write_text("{}\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp.write_text("{}\n", encoding="utf-8")  # first: the folder is ours, but the set unfinished
     for old in (folder / "images").glob("*/*/[0-9][0-9].*g"):  # a user's pictures stay
         old.unlink()
     rows = _draw_all(folder, plan(images, seed, part), workers or os.cpu_count() or 1)
-    with replacing(manifest) as temporary:
-        pd.DataFrame(rows).to_csv(temporary, index=False)
-    with replacing(stamp) as temporary:
-        temporary.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    with manifest.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    stamp.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
     return manifest
 
 
 def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
-    """Return every class of a part and the roles of its views: a pure function of the arguments."""
+    """Return every class of a part and the roles of its views: a pure function of the arguments.
+
+    A domain has at least four classes, of two views or more.
+    """
     shares = SHARES if part == "benchmark" else dict.fromkeys(SHARES, 600)
     plans = []
     for domain in DOMAINS:
         rng = generator(seed, part, f"{domain} plan")
-        counts = _views_per_class(rng, round(images * shares[domain] / 6000), VIEWS[part])
+        few, many = VIEWS[part]
+        total = round(images * shares[domain] / 6000)
+        classes = max(4, round(2 * total / (few + many)))
+        total = max(total, 2 * classes)
+        counts = rng.integers(few, many + 1, classes)
+        while counts.sum() < total:
+            counts[np.argmin(counts)] += 1
+        while counts.sum() > total:
+            counts[np.argmax(counts)] -= 1
         pairs = (len(counts) + 1) // 2
         held_out = np.zeros(pairs, bool)  # sisters stay together
         held_out[rng.permutation(pairs)[: max(1, round(SHARE_HELD_OUT[part] * pairs))]] = True
-        for index, views in enumerate(counts):
+        for index, views in enumerate(counts.tolist()):
             split = ("test" if part == "benchmark" else "val") if held_out[index // 2] else "train"
             roles = ["train" if split == "train" else "both"] * views
             if domain == "illustrations" and split == "test":
@@ -146,28 +132,18 @@ def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
     return plans
 
 
-def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, int]) -> list[int]:
-    """Return varied class sizes with sum `images`: at least four classes of two images."""
-    few, many = limits
-    classes = max(4, round(2 * images / (few + many)))
-    images = max(images, 2 * classes)
-    counts = rng.integers(few, many + 1, classes)
-    while counts.sum() < images:
-        counts[np.argmin(counts)] += 1
-    while counts.sum() > images:
-        counts[np.argmax(counts)] -= 1
-    return counts.tolist()
-
-
 def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
     """Draw every class, in worker processes if `workers` is above 1; return the manifest's rows."""
     rows: list[dict] = []
-    every, count = ([folder] * len(plans), plans), sum(len(p.roles) for p in plans)
+    count, draw_one = sum(len(p.roles) for p in plans), partial(draw_class, folder)
     # Spawned, not forked: the caller may have threads (torch, BLAS) running.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     with tqdm(total=count, desc="toy", unit="img") as bar, pool:
-        alone = workers == 1
-        for new in map(draw_class, *every) if alone else pool.map(draw_class, *every, chunksize=8):
+        # Workers inherit what is blocked: on Ctrl-C, which a terminal sends to them too, they end in silence.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        drawn = map(draw_one, plans) if workers == 1 else pool.map(draw_one, plans)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for new in drawn:
             bar.update(len(new))
             rows += new
     return rows

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from toydomains.kit.colour import RGB, jitter, lit
-from toydomains.kit.pen import Mark, Pen, Points, arc, ellipse, pick, rect, smooth, star, turned
+from toydomains.kit.outline import Points, arc, around, ellipse, rect, smooth, star, turned
+from toydomains.kit.pen import Mark, Pen, pick
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import TABLES, tabletop
-from toydomains.kit.subject import NUMBERS, Subject, a, drawn, listed, one_of, real, whole
+from toydomains.kit.subject import NUMBERS, Subject, a, listed, one_of, real
 
 CHINAWARE = ("plate", "bowl", "square plate")
 RIMS = ("plain", "ringed", "dotted", "leafy", "speckled", "two-tone")
@@ -23,22 +24,16 @@ BASES: dict[str, RGB] = {
 }  # fmt: skip
 BAKED = ("pizza", "pancakes", "pie", "chocolate cake")
 _EGG = [(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]
-_WEDGE = np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)])  # of a lemon
+_WEDGE = [(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]  # of a lemon
 _BASIL = [(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]
 _FOOT = [(0.4, 0.34), (-0.4, 0.34)]  # of a dumpling
 PIECES: dict[str, list[Mark]] = {
     "tomatoes": [
         (ellipse(0, 0, 0.5, steps=18), (212, 58, 44)),
         (ellipse(0, 0, 0.4, steps=18), (236, 104, 78)),
-        *(
-            (turned(ellipse(0.2, 0, 0.13, 0.09, 9), 90 * i, (0, 0)), (250, 196, 110))
-            for i in range(4)
-        ),
+        *((seed, (250, 196, 110)) for seed in around(ellipse(0.2, 0, 0.13, 0.09, 9), 4)),
     ],
-    "eggs": [
-        (smooth(_EGG), (252, 250, 244)),
-        (ellipse(0, 0, 0.24, steps=16), (248, 180, 50)),
-    ],
+    "eggs": [(smooth(_EGG), (252, 250, 244)), (ellipse(0, 0, 0.24, steps=16), (248, 180, 50))],
     "olives": [
         (ellipse(0, 0, 0.36, 0.3, 16), (74, 84, 48)),
         (ellipse(0.05, 0, 0.13, 0.12, 10), (190, 60, 44)),
@@ -56,7 +51,7 @@ PIECES: dict[str, list[Mark]] = {
     "lemon slices": [
         (ellipse(0, 0, 0.5, steps=20), (244, 206, 60)),
         (ellipse(0, 0, 0.42, steps=20), (252, 244, 200)),
-        *((turned(_WEDGE, 60 * i, (0, 0)), (250, 222, 100)) for i in range(6)),
+        *((wedge, (250, 222, 100)) for wedge in around(_WEDGE, 6)),
     ],
     "berries": [
         mark
@@ -77,10 +72,7 @@ PIECES: dict[str, list[Mark]] = {
     "cucumber slices": [
         (ellipse(0, 0, 0.48, steps=18), (68, 122, 66)),
         (ellipse(0, 0, 0.4, steps=18), (212, 232, 170)),
-        *(
-            (turned(ellipse(0.18, 0, 0.07, 0.035, 8), 72 * i, (0, 0)), (168, 200, 124))
-            for i in range(5)
-        ),
+        *((seed, (168, 200, 124)) for seed in around(ellipse(0.18, 0, 0.07, 0.035, 8), 5)),
     ],
     "carrot sticks": [
         (turned(rect(-0.55, y - 0.1, 0.55, y + 0.1, 0.05), angle, (0, y)), (236, 130, 48))
@@ -115,16 +107,12 @@ class Dish(Subject):
     china: str = one_of(CHINA)
     base: str = one_of(tuple(BASES))
     topping: str = one_of(TOPPINGS)
-    vessel: str = drawn(
-        lambda rng, d: pick(rng, (*CHINAWARE, "wooden board" if d.base in BAKED else "pan"))
-    )
+    vessel: str = one_of(lambda d: (*CHINAWARE, "wooden board" if d.base in BAKED else "pan"))
     rim: str = one_of(RIMS)
-    accent: str = drawn(
-        lambda rng, d: pick(rng, DARK if d.china in ("white", "cream", "pink", "mint") else PALE)
-    )
-    pieces: int = whole(3, 9)
+    accent: str = one_of(lambda d: DARK if d.china in ("white", "cream", "pink", "mint") else PALE)
+    pieces: int = one_of(range(3, 9))
     layout: str = one_of(LAYOUTS)
-    garnish: str = drawn(lambda rng, d: pick(rng, [t for t in TOPPINGS if t != d.topping]))
+    garnish: str = one_of(lambda d: [t for t in TOPPINGS if t != d.topping])
     sauce: str = one_of(SAUCES)
     sauce_colour: str = one_of(("red", "white", "dark green", "brown", "mustard"))
     spread: float = real(0.7, 0.95)
@@ -140,17 +128,16 @@ class Dish(Subject):
         return f"{listed(head, self.garnish, sauce)} {inside} {a(china)}{rim}"
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Serve it on a table, seen from above."""
         size = frame(rng)
         scene = tabletop(rng, size, tuple(t for t in TABLES if t[0] != "grass"))
-        squash = float(rng.uniform(0.68, 1.0))
+        squash = rng.uniform(0.68, 1.0)
         pose = Pose(scale=(0.88, 1.2), turn_deg=10, tilt=0.04, shift=0.07)
         matrix = placed(rng, (-0.56, -0.56 * squash, 0.56, 0.56 * squash), size, pose)
         matrix = matrix @ np.diag([1, squash, 1])
         pen = blank(size, matrix)
         cutlery(pen, rng)
-        vessel(self, pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 0.09 * (1 - squash))
-        serve(self, pen.at(0, 0, 1, float(rng.uniform(0, 360))), rng)
+        vessel(self, pen.at(0, 0, 1, rng.uniform(-40, 40)), 0.09 * (1 - squash))
+        serve(self, pen.at(0, 0, 1, rng.uniform(0, 360)), rng)
         return develop(rng, scene, pen.image, lift_px=5)
 
 
@@ -160,7 +147,7 @@ def cutlery(pen: Pen, rng: np.random.Generator) -> None:
         return
     steel = pick(rng, ((196, 198, 204), (214, 178, 104), (150, 110, 80)))
     side = pick(rng, (-1, 1))
-    tool = pen.at(side * 0.62, 0.05, 1, float(rng.uniform(-8, 8)))
+    tool = pen.at(side * 0.62, 0.05, 1, rng.uniform(-8, 8))
     tool.fill(rect(-0.014, -0.05, 0.014, 0.42, 0.014), steel, lit(steel, 0.8))
     if rng.random() < 0.5:
         tool.fill(ellipse(0, -0.14, 0.05, 0.1), steel)
@@ -181,39 +168,30 @@ def vessel(d: Dish, pen: Pen, depth: float) -> None:
         pen.fill(rect(0.4, -0.06, 0.86, 0.06, 0.05), (58, 56, 60))
         pen.fill(ellipse(0, 0, 0.5), (52, 52, 58))
         pen.fill(ellipse(0, 0, 0.45), (80, 80, 88), (62, 62, 70))
-    else:
-        _plate(d, pen, depth)
+    if d.vessel not in CHINAWARE:
+        return
 
+    def outline(radius: float) -> Points:
+        if d.vessel == "square plate":
+            return rect(-radius, -radius, radius, radius, 0.14)
+        return ellipse(0, 0, radius, steps=44)
 
-def _plate(d: Dish, pen: Pen, depth: float) -> None:
-    colour, outer = d.china, 0.46 if d.vessel == "square plate" else 0.5
-    pen.fill(_outline(d, outer) + (0, depth), lit(colour, 0.66))
-    pen.fill(_outline(d, outer), lit(colour, 1.08), lit(colour, 0.92))
+    outer, well = 0.46 if d.vessel == "square plate" else 0.5, 0.43 if d.vessel == "bowl" else 0.36
+    pen.fill(outline(outer) + (0, depth), lit(d.china, 0.66))
+    pen.fill(outline(outer), lit(d.china, 1.08), lit(d.china, 0.92))
     if d.rim == "two-tone":
-        pen.fill(_outline(d, outer), d.accent)
-    well = 0.43 if d.vessel == "bowl" else 0.36
-    pen.fill(_outline(d, well + 0.012), lit(colour, 0.82))
-    pen.fill(_outline(d, well), lit(colour, 0.94), lit(colour, 1.06))
-    _rim(d, pen, (outer + well) / 2)
-
-
-def _outline(d: Dish, radius: float) -> Points:
-    if d.vessel == "square plate":
-        return rect(-radius, -radius, radius, radius, 0.14)
-    return ellipse(0, 0, radius, steps=44)
-
-
-def _rim(d: Dish, pen: Pen, radius: float) -> None:
-    """Draw the rim's decoration."""
+        pen.fill(outline(outer), d.accent)
+    pen.fill(outline(well + 0.012), lit(d.china, 0.82))
+    pen.fill(outline(well), lit(d.china, 0.94), lit(d.china, 1.06))
+    radius = (outer + well) / 2
     if d.rim == "ringed":
         for r in (radius - 0.02, radius + 0.035):
-            pen.line(_outline(d, r), d.accent, 0.014, closed=True)
+            pen.line(outline(r), d.accent, 0.014, closed=True)
     elif d.rim in ("dotted", "leafy"):
-        mark = ellipse(0, 0, 0.022, steps=10)
-        if d.rim == "leafy":
-            mark = turned(ellipse(0, 0, 0.045, 0.017, 12), 55, (0, 0))
-        for angle in range(0, 360, 15):
-            pen.fill(turned(mark + (radius, 0), angle, (0, 0)), d.accent)
+        leaf = turned(ellipse(0, 0, 0.045, 0.017, 12), 55, (0, 0))
+        mark = leaf if d.rim == "leafy" else ellipse(0, 0, 0.022, steps=10)
+        for copy in around(mark + (radius, 0), 24):
+            pen.fill(copy, d.accent)
     elif d.rim == "speckled":
         spots = np.random.default_rng(5).uniform(-0.5, 0.5, (70, 2))
         distance = np.hypot(*spots.T)
@@ -234,24 +212,20 @@ def base_of(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None
         edge = [(-0.1, 0), (-0.03, -0.06), (0.05, -0.045), (0.1, 0.0), (0.04, 0.05), (-0.04, 0.05)]
         for i in range(22):
             angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
-            leaf = turned(smooth(edge, 3), float(rng.uniform(0, 360)), (0, 0))
+            leaf = turned(smooth(edge, 3), rng.uniform(0, 360), (0, 0))
             spot = (r * np.cos(angle), r * np.sin(angle))
             pen.fill(leaf + spot, jitter(rng, colour, 0.25))
     elif base in BAKED:
         pen.fill(ellipse(0, 0, 1.06 * reach), lit(colour, 0.72))
         pen.fill(ellipse(0, -0.012, 0.97 * reach), lit(colour, 1.08), lit(colour, 0.95))
-        _crust(pen, base, reach)
     else:  # flat glossy soup, or a heap of grains
         soup = "soup" in base or base in ("curry", "porridge")
         outline = ellipse(0, 0, 1.05 * reach) if soup else heap
         pen.fill(outline, lit(colour, 1.05), lit(colour, 0.9))
         for _ in range(26):
             x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
-            grain = turned(ellipse(x, y, 0.02, 0.008, 8), float(rng.uniform(0, 180)), (x, y))
+            grain = turned(ellipse(x, y, 0.02, 0.008, 8), rng.uniform(0, 180), (x, y))
             pen.fill(grain, lit(colour, 1.3 if soup else 0.85))
-
-
-def _crust(pen: Pen, base: str, reach: float) -> None:
     if base == "pizza":
         pen.fill(ellipse(0, 0, 0.86 * reach), (214, 92, 58))
         pen.fill(smooth(star(0, 0, 0.8 * reach, tips=8, inner=0.9)), (250, 220, 140))
@@ -263,9 +237,9 @@ def _crust(pen: Pen, base: str, reach: float) -> None:
     elif base == "pancakes":
         pen.fill(ellipse(0.02, -0.03, 0.8 * reach), (238, 186, 112))
         pen.fill(ellipse(0.02, -0.03, 0.66 * reach), (206, 136, 70))
-    else:
-        for angle in range(0, 360, 45):
-            pen.fill(turned(rect(-0.005, 0, 0.005, 0.95 * reach), angle, (0, 0)), (72, 44, 36))
+    elif base == "chocolate cake":
+        for slit in around(rect(-0.005, 0, 0.005, 0.95 * reach), 8):
+            pen.fill(slit, (72, 44, 36))
 
 
 def piece(pen: Pen, name: str) -> None:
@@ -278,12 +252,21 @@ def serve(d: Dish, pen: Pen, rng: np.random.Generator) -> None:
     """Draw base, sauce, toppings and garnish; the pieces vary a little in every view."""
     reach = (0.37 if d.vessel in ("plate", "square plate") else 0.42) * d.spread
     base_of(pen, rng, d.base, reach)
-    _drizzle(d, pen, reach)
+    if d.sauce == "zigzag":
+        line = np.stack([np.linspace(-0.8, 0.8, 9), np.arange(9) % 2 - 0.5], axis=1)
+        pen.line(line * reach, d.sauce_colour, 0.028)
+    elif d.sauce == "spiral":
+        t = np.linspace(0.4, 5.5 * np.pi, 60)
+        line = np.stack([np.cos(t), np.sin(t)], axis=1) * (0.85 * reach * t / t[-1])[:, None]
+        pen.line(line, d.sauce_colour, 0.024)
+    elif d.sauce == "dotted":
+        for drop in around(ellipse(0.9 * reach, 0, 0.024, steps=10), 10):
+            pen.fill(drop, d.sauce_colour)
     for x, y in _spots(d, rng) * reach:
-        piece(pen.at(x, y, 0.15, float(rng.uniform(0, 360))), d.topping)
+        piece(pen.at(x, y, 0.15, rng.uniform(0, 360)), d.topping)
     for angle in np.radians((20, 50, 80) + rng.normal(0, 5, 3)):
         x, y = 0.85 * reach * np.cos(angle), 0.85 * reach * np.sin(angle)
-        piece(pen.at(x, y, 0.1, float(rng.uniform(0, 360))), d.garnish)
+        piece(pen.at(x, y, 0.1, rng.uniform(0, 360)), d.garnish)
 
 
 def _spots(d: Dish, rng: np.random.Generator) -> np.ndarray:
@@ -303,18 +286,3 @@ def _spots(d: Dish, rng: np.random.Generator) -> np.ndarray:
             turn, radius = turn + rng.uniform(0, 0.8, n), 0.8 * np.sqrt((t + 0.5) / n)
         spots = np.minimum(radius, 0.85)[:, None] * np.stack([np.cos(turn), np.sin(turn)], 1)
     return spots + rng.normal(0, 0.035, (n, 2))
-
-
-def _drizzle(d: Dish, pen: Pen, reach: float) -> None:
-    """Draw the sauce, under the toppings."""
-    if d.sauce == "zigzag":
-        line = np.stack([np.linspace(-0.8, 0.8, 9), np.arange(9) % 2 - 0.5], axis=1)
-        pen.line(line * reach, d.sauce_colour, 0.028)
-    elif d.sauce == "spiral":
-        t = np.linspace(0.4, 5.5 * np.pi, 60)
-        line = np.stack([np.cos(t), np.sin(t)], axis=1) * (0.85 * reach * t / t[-1])[:, None]
-        pen.line(line, d.sauce_colour, 0.024)
-    elif d.sauce == "dotted":
-        drop = ellipse(0.9 * reach, 0, 0.024, steps=10)
-        for angle in range(0, 360, 36):
-            pen.fill(turned(drop, angle, (0, 0)), d.sauce_colour)

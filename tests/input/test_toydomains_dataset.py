@@ -1,5 +1,7 @@
 """A drawn set on disk: what is planned, what is written, and that it is worth training on."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -160,15 +162,12 @@ def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, m
         ({"images": 79}, "images: 79 is too few"),
         ({"part": "exam"}, "part: 'exam'"),
         ({"seed": -1}, "seed: -1"),
+        ({"folder": "file"}, "file: is a file"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_by_name(tmp_path, arguments, words):
+def test_what_cannot_be_drawn_is_refused_by_name(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
     with pytest.raises(DrawingError, match=words):
-        draw(tmp_path / "new", **arguments)
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_file_in_the_way_is_refused(tmp_path):
-    (tmp_path / "toy").touch()
-    with pytest.raises(DrawingError, match="is a file"):
-        draw(tmp_path / "toy")
+        draw(**{"folder": "new"} | arguments)
+    assert not Path("new").exists()

@@ -8,28 +8,26 @@ import numpy as np
 
 from toydomains.kit.colour import PALETTES, lit
 from toydomains.kit.ornament import EMBLEMS, PATTERNS, emblem, pattern
-from toydomains.kit.pen import Pen, arc, ellipse, mirrored, pick, rect, smooth, turned
+from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect, smooth, turned
+from toydomains.kit.pen import Pen, pick
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import tabletop
-from toydomains.kit.subject import Subject, a, chance, count, drawn, listed, one_of, real, whole
+from toydomains.kit.subject import Subject, a, chance, count, drawn, listed, one_of, real
 
 TOPS = ("t-shirt", "shirt", "sweater", "hoodie", "tank top", "jacket", "dress")
 PRINTED = ("t-shirt", "sweater", "tank top", "hoodie")  # may have a motif on the front
 CUTS = (*TOPS, "dress", "skirt", "trousers", "shorts")
 
 
-def _neck(rng: np.random.Generator, g: Garment) -> str:
-    if g.cut in ("shirt", "jacket"):
-        return "collar"
-    return pick(rng, ("round neck", "v-neck", "roll neck" if g.cut == "sweater" else "round neck"))
-
-
-def _sleeve(rng: np.random.Generator, g: Garment) -> float:
-    if g.cut in ("sweater", "hoodie", "jacket"):
-        return 0.6
-    if g.cut in ("shirt", "dress"):
-        return pick(rng, (0.24, 0.6) if g.cut == "shirt" else (0.0, 0.24, 0.6))
-    return 0.24 if g.cut == "t-shirt" else 0.0
+NECKS = {
+    "shirt": ("collar",),
+    "jacket": ("collar",),
+    "sweater": ("round neck", "v-neck", "roll neck"),
+}
+SLEEVES = {
+    "t-shirt": (0.24,), "shirt": (0.24, 0.6), "sweater": (0.6,), "hoodie": (0.6,), "jacket": (0.6,),
+    "dress": (0.0, 0.24, 0.6),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,15 @@ class Garment(Subject):
 
     cut: str = one_of(CUTS)
     pattern: str = one_of(PATTERNS)
-    repeats: int = whole(4, 11)
+    repeats: int = one_of(range(4, 11))
     palette: tuple[str, str, str] = one_of(PALETTES)
-    neck: str = drawn(_neck)
-    pockets: int = drawn(
-        lambda rng, g: int(rng.integers(0, {"tank top": 1, "hoodie": 2}.get(g.cut, 3)))
-    )
+    neck: str = one_of(lambda g: NECKS.get(g.cut, ("round neck", "v-neck", "round neck")))
+    pockets: int = one_of(lambda g: range({"tank top": 1, "hoodie": 2}.get(g.cut, 3)))
     motif: str = drawn(
         lambda rng, g: pick(rng, tuple(EMBLEMS)) if g.cut in PRINTED and rng.random() < 0.6 else ""
     )
     length: float = real(0.74, 0.98)
-    sleeve: float = drawn(_sleeve)
+    sleeve: float = one_of(lambda g: SLEEVES.get(g.cut, (0.0,)))
     flare: float = real(-0.02, 0.06)
     trim: bool = chance(0.5)
 
@@ -72,26 +68,29 @@ class Garment(Subject):
         return f"{head} with {details}"
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Place it on a surface; its sleeves or legs vary a little in every view."""
         size = frame(rng)
         scene = tabletop(rng, size)
         extent = (-0.1, -0.02, 1.1, 1.12) if self.cut in TOPS else (0.05, 0.0, 0.95, 1.05)
         pose = Pose(scale=(0.86, 1.12), turn_deg=22, tilt=0.08, shift=0.07)
         pen = blank(size, placed(rng, extent, size, pose))
         (draw_top if self.cut in TOPS else draw_bottom)(self, pen, rng)
-        folds(pen, rng)
+        alpha = pen.image.getchannel("A")
+        for _ in range(5):  # soft creases, clipped to the garment
+            x, y = rng.uniform(0.25, 0.75), rng.uniform(0.2, 0.9)
+            crease = smooth([(-0.015, 0), (0, -0.16), (0.02, 0), (0, 0.16)]) + (x, y)
+            pen.fill(turned(crease, rng.uniform(-50, 50), (x, y)), (30, 24, 44), alpha=0.12)
+        pen.image.putalpha(alpha)
         return develop(rng, scene, pen.image, lift_px=4)
 
 
-def _cloth(
-    g: Garment, pen: Pen, outline: np.ndarray, box: tuple[float, float, float, float]
-) -> None:
-    """Fill an outline with the garment's colour and its pattern, scaled to `box`."""
+def _cloth(g: Garment, pen: Pen, outline: Points, quad: Points, sleeve: bool = False) -> None:
+    """Fill an outline with the garment's colour, and with its pattern, which is stretched to `quad`."""
     main, second, accent = g.palette
+    light, shade = (0.96, 0.86) if sleeve else (1.06, 0.93)
     with pen.inside(outline) as cloth:
-        cloth.fill(outline, lit(main, 1.06), lit(main, 0.93))
-        x0, y0, x1, y1 = box
-        pattern(cloth.on(rect(x0, y0, x1, y1)), g.pattern, g.repeats, second, accent)
+        cloth.fill(outline, lit(main, light), lit(main, shade))
+        repeats = max(3, g.repeats - 1) if sleeve else g.repeats
+        pattern(cloth.on(quad), g.pattern, repeats, second, accent)
 
 
 def draw_top(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
@@ -100,34 +99,26 @@ def draw_top(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
     hem = g.length if g.cut != "dress" else 1.08
     wide = 0.27 + g.flare + (0.16 if g.cut == "dress" else 0.0)
     shoulder = 0.2 if g.cut == "tank top" else 0.27
-    half = [(0.6, 0.06), (0.5 + shoulder, 0.11), (0.755, 0.36), (0.74, 0.6), (0.5 + wide, hem)]
-    body = mirrored([*half, (0.5, hem + 0.015)])
-    if g.sleeve:
-        _sleeves(g, pen, rng)
+    for side in (-1, 1) if g.sleeve else ():
+        angle = -side * float(rng.uniform(*((16, 40) if g.sleeve > 0.3 else (38, 52))))
+        arm = [(-0.1, 0.0), (0.075, 0.0), (0.06, g.sleeve), (-0.06, g.sleeve)]
+        grain, cuff = rect(-0.12, -0.05, 0.12, 0.75), rect(-0.063, g.sleeve - 0.04, 0.063, g.sleeve)
+        spot = (0.5 + side * 0.225, 0.17)
+        limb, grain, cuff = (turned(points, angle, (0, 0)) + spot for points in (arm, grain, cuff))
+        _cloth(g, pen, limb, grain, sleeve=True)
+        if g.trim:
+            pen.fill(cuff, accent)
     if g.cut == "hoodie":
         hood = [(0.5, -0.02), (0.62, 0.0), (0.66, 0.12), (0.5, 0.2)]
         pen.fill(smooth(mirrored(hood)), lit(main, 0.82))
-    _cloth(g, pen, body, (0.08, 0.06, 0.92, 1.1))
+    half = [(0.6, 0.06), (0.5 + shoulder, 0.11), (0.755, 0.36), (0.74, 0.6), (0.5 + wide, hem)]
+    body = mirrored([*half, (0.5, hem + 0.015)])
+    _cloth(g, pen, body, rect(0.08, 0.06, 0.92, 1.1))
     if g.trim or g.cut in ("sweater", "hoodie", "jacket"):
         edge = accent if g.trim else lit(main, 0.8)
         pen.fill(rect(0.5 - wide, hem - 0.035, 0.5 + wide, hem + 0.012), edge)
     _front(g, pen, hem)
     _collar(g, pen)
-
-
-def _sleeves(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
-    main, second, accent = g.palette
-    long, spread = g.sleeve, (16, 40) if g.sleeve > 0.3 else (38, 52)
-    arm = np.array([(-0.1, 0.0), (0.075, 0.0), (0.06, long), (-0.06, long)])
-    for side in (-1, 1):
-        angle, spot = -side * float(rng.uniform(*spread)), (0.5 + side * 0.225, 0.17)
-        limb = turned(arm, angle, (0, 0)) + spot
-        with pen.inside(limb) as cloth:
-            cloth.fill(limb, lit(main, 0.96), lit(main, 0.86))
-            grain = turned(rect(-0.12, -0.05, 0.12, 0.75), angle, (0, 0)) + spot
-            pattern(cloth.on(grain), g.pattern, max(3, g.repeats - 1), second, accent)
-        if g.trim:
-            pen.fill(turned(rect(-0.063, long - 0.04, 0.063, long), angle, (0, 0)) + spot, accent)
 
 
 def _front(g: Garment, pen: Pen, hem: float) -> None:
@@ -161,12 +152,12 @@ def _collar(g: Garment, pen: Pen) -> None:
         pen.fill(arc(0.5, 0.055, 0.1, 0.085, 0, 180), edge)
         pen.fill(arc(0.5, 0.05, 0.082, 0.06, 0, 180), inner)
     elif g.neck == "v-neck":
-        pen.fill(np.array([(0.395, 0.05), (0.605, 0.05), (0.5, 0.25)]), edge)
-        pen.fill(np.array([(0.42, 0.05), (0.58, 0.05), (0.5, 0.2)]), inner)
+        pen.fill([(0.395, 0.05), (0.605, 0.05), (0.5, 0.25)], edge)
+        pen.fill([(0.42, 0.05), (0.58, 0.05), (0.5, 0.2)], inner)
     elif g.neck == "roll neck":
         pen.fill(rect(0.405, 0.0, 0.595, 0.095, 0.03), lit(main, 0.84), lit(main, 0.7))
     else:
-        pen.fill(np.array([(0.42, 0.045), (0.58, 0.045), (0.5, 0.16)]), inner)
+        pen.fill([(0.42, 0.045), (0.58, 0.045), (0.5, 0.16)], inner)
         for side in (-1, 1):
             wing = np.array([(0.08, 0.02), (0.125, 0.075), (0.07, 0.18), (0.0, 0.14)])
             pen.fill(wing * (side, 1) + (0.5, 0), lit(edge, 1.05))
@@ -178,14 +169,15 @@ def draw_bottom(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
     if g.cut == "skirt":
         waist, hem, wide = 0.17, 0.5 + g.length * 0.4, 0.36 + 2 * g.flare
         half = [(0.66, 0.1), (0.5 + wide, hem), (0.7, hem + 0.03), (0.5, hem + 0.04)]
-        _cloth(g, pen, mirrored(half), (0.1, 0.1, 0.9, 0.95))
+        _cloth(g, pen, mirrored(half), rect(0.1, 0.1, 0.9, 0.95))
     else:
         waist, end = 0.2, 1.02 if g.cut == "trousers" else 0.52
-        outer = 0.26 + float(rng.uniform(0.0, 0.08))
+        outer = 0.26 + rng.uniform(0.0, 0.08)
         inner = outer - 0.18 - g.flare - (0.05 if g.cut == "shorts" else 0)
         leg = np.array([(0.0, 0.1), (0.2, 0.1), (outer, end), (inner, end), (0.0, 0.42)])
         for side in (-1, 1):
-            _cloth(g, pen, leg * (side, 1) + (0.5, 0), (0.12, 0.1, 0.88, 1.06))
+            trouser = leg * (side, 1) + (0.5, 0)
+            _cloth(g, pen, trouser, rect(0.12, 0.1, 0.88, 1.06))
             if g.trim:
                 pen.fill(rect(inner, end - 0.05, outer, end) * (side, 1) + (0.5, 0), accent)
         pen.line([(0.5, 0.12), (0.5, 0.42)], lit(main, 0.66), 0.012)
@@ -194,13 +186,3 @@ def draw_bottom(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
     for x in (0.6, 0.4)[: g.pockets]:
         pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.32, 0.02), lit(main, 0.82))
         pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.222), accent if g.trim else lit(main, 0.66))
-
-
-def folds(pen: Pen, rng: np.random.Generator) -> None:
-    """Draw soft creases, clipped to the garment."""
-    alpha = pen.image.getchannel("A")
-    for _ in range(5):
-        x, y = rng.uniform(0.25, 0.75), rng.uniform(0.2, 0.9)
-        crease = smooth([(-0.015, 0), (0, -0.16), (0.02, 0), (0, 0.16)]) + (x, y)
-        pen.fill(turned(crease, float(rng.uniform(-50, 50)), (x, y)), (30, 24, 44), alpha=0.12)
-    pen.image.putalpha(alpha)

@@ -10,23 +10,22 @@ from PIL import Image
 
 from toydomains.kit.colour import PALETTES, lit, mix
 from toydomains.kit.ornament import EMBLEMS, emblem, pattern
-from toydomains.kit.pen import (
-    GLEAM,
-    ROUND,
-    Colour,
-    Pen,
-    Points,
-    arc,
-    ellipse,
-    mirrored,
-    pick,
-    rect,
-    star,
-)
-from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
+from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect, star
+from toydomains.kit.pen import GLEAM, ROUND, Colour, Pen
+from toydomains.kit.photo import Pose, View, blank, develop, frame, placed, stage
 from toydomains.kit.scene import Size, room
-from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
-from toydomains.kit.subject import Lettering, Subject, a, chance, drawn, invented, one_of, real
+from toydomains.kit.solid import Camera, Face, Solid, box
+from toydomains.kit.subject import (
+    Lettering,
+    Subject,
+    a,
+    chance,
+    drawn,
+    group,
+    invented,
+    one_of,
+    real,
+)
 
 GOODS = {
     "box": ("tea", "oats", "soap", "rice", "pasta", "cocoa"),
@@ -96,12 +95,12 @@ class Package(Subject):
     title = "{0.brand}-{0.goods}-{0.form}"
 
     form: str = one_of(tuple(GOODS))
-    goods: str = drawn(lambda rng, p: pick(rng, GOODS[p.form]))
-    brand: str = drawn(invented)
+    goods: str = one_of(lambda p: GOODS[p.form])
+    brand: str = invented()
     palette: tuple[str, str, str] = one_of(PALETTES)
     layout: str = one_of(LAYOUTS)
     emblem: str = one_of(tuple(EMBLEMS))
-    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
+    lettering: Lettering = group(Lettering)
     high_brand: bool = chance(0.6)
     badge: bool = chance(0.35)
     height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))
@@ -117,7 +116,6 @@ class Package(Subject):
         )
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Place it in a kitchen or a shop, seen from the front."""
         size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
         scene = room(rng, size, (0.3, 0.55), COUNTERS)
         draw = {"box": carton, "carton": carton, "pouch": pouch}.get(self.form, vessel)
@@ -167,7 +165,7 @@ CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, as fractions of t
 def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a box; a carton has a gable as well, whose ridge runs from left to right."""
     main, second, _ = p.palette
-    camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
+    camera = Camera(rng.uniform(-38, 38), rng.uniform(8, 30))
     w, h, z = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3) / 2
     body = box((-w, 0, -z), (w, h, z), main)
     solids = [body]
@@ -176,10 +174,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
         e, f = (-w, h + 0.34, 0.0), (w, h + 0.34, 0.0)
         faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
         solids.append(Solid([Face(np.array(points), second) for points in faces]))
-    matrix = placed(rng, bounds(solids, camera), size, replace(STANDING, tilt=0.0))
-    pen, shadow = blank(size, matrix), blank(size, matrix)
-    cast_shadow(shadow, solids, camera)
-    paint(pen, solids, camera)
+    pen, shadow = stage(rng, size, solids, camera, replace(STANDING, tilt=0.0))
     # Pens over the unit squares of the three sides.
     front, right, _, left = (
         pen.on(camera.project(face.points)[[3, 2, 1, 0]]) for face in body.faces[:4]
@@ -193,20 +188,37 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
             side.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
             for y in np.linspace(0.4, 0.8, 6):
                 side.fill(rect(0.16, y, 0.84, y + 0.025), ink)
-    return pen.image, shadow.image
+    return pen.image, shadow
 
 
 def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
     main, second, accent = p.palette
-    h, sag = p.height, float(rng.uniform(0.04, 0.16))
+    h, sag = p.height, rng.uniform(0.04, 0.16)
     matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
     pen, shadow = blank(size, matrix), blank(size, matrix)
     shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
     side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
     glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
     pen.fill(side, glass[p.form])
-    _wrap(p, pen, float(rng.uniform(-32, 32)), sag)
+    # The label covers 124 degrees around the front, turned by some.
+    outer, yaw_deg, (top, bottom) = (
+        pen.warp,
+        rng.uniform(-32, 32),
+        np.array(LABEL_SPANS[p.form]) * h,
+    )
+
+    def cylinder(points: Points) -> Points:
+        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
+        y = top + (bottom - top) * points[:, 1]
+        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
+
+    # Many points along the two edges, so that they bend.
+    across = np.linspace(-1.2, 2.2, 40)
+    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
+    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
+        paper.fill(rect(-1.2, 0, 2.2, 1), main)
+        label(p, paper)
     wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
     pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))
     pen.fade(side, NIGHT, ROUND)
@@ -221,23 +233,6 @@ def _silhouette(right: Points, sag: float) -> Points:
     (top, y_top), (foot, y_foot) = right[0], right[-1]
     below, above = arc(0, y_foot, foot, sag * foot, 0, 180), arc(0, y_top, top, sag * top, 180, 360)
     return np.concatenate([right, below, (right * (-1, 1))[::-1], above])
-
-
-def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
-    """Draw the label around 124 degrees of the front of the vessel, turned by `yaw_deg`."""
-    outer, (top, bottom) = pen.warp, np.array(LABEL_SPANS[p.form]) * p.height
-
-    def cylinder(points: Points) -> Points:
-        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
-        y = top + (bottom - top) * points[:, 1]
-        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
-
-    # Many points along the two edges, so that they bend.
-    across = np.linspace(-1.2, 2.2, 40)
-    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
-    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
-        paper.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
-        label(p, paper)
 
 
 def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:

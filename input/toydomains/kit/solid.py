@@ -7,14 +7,16 @@ bounding boxes: an exact painter's order if they do not overlap. Overlapping one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from toydomains.kit.colour import lit
-from toydomains.kit.pen import Colour, Pen, Points
+from toydomains.kit.outline import Outline, Points
+from toydomains.kit.pen import Colour, Pen
 
 SUN = np.array([-0.45, 0.75, 0.5]) / np.linalg.norm([-0.45, 0.75, 0.5])
 
@@ -25,9 +27,9 @@ class Face:
 
     points: np.ndarray
     colour: Colour | None  # None: only the decals show
-    decals: list[tuple[Points, Colour]] = field(default_factory=list)
+    decals: list[tuple[Outline, Colour]] = field(default_factory=list)
 
-    def decal(self, outline: Points, colour: Colour) -> None:
+    def decal(self, outline: Outline, colour: Colour) -> None:
         """Paint an outline given in the face's unit square (u right, v down, from outside)."""
         self.decals.append((outline, colour))
 
@@ -48,6 +50,9 @@ class Solid:
     def __post_init__(self) -> None:
         points = np.concatenate([face.points for face in self.faces])
         self.low, self.high = points.min(axis=0), points.max(axis=0)
+
+
+Solids: TypeAlias = Iterator[Solid]
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def bounds(solids: Iterable[Solid], camera: Camera) -> tuple[float, float, float
     return (*flat.min(axis=0).tolist(), *flat.max(axis=0).tolist())
 
 
-def cast_shadow(pen: Pen, solids: Iterable[Solid], camera: Camera, lean: float = 0.45) -> None:
+def cast_shadow(pen: Pen, solids: Iterable[Solid], camera: Camera, lean: float) -> None:
     """Draw in black the shadow that the sun casts on the ground."""
     faces = [face.points for solid in solids for face in solid.faces]
     corners = np.concatenate(faces)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
+import signal
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
-import pandas as pd
 from PIL import Image, ImageDraw, ImageFont
 
-from toydomains.dataset import DrawingError, draw, replacing
+from toydomains.dataset import DrawingError, draw
 from toydomains.domains import PARTS
 
 CELL, GAP, NAMES, CLASSES, VIEWS = 112, 10, 92, 4, 4
@@ -19,36 +21,26 @@ CELL, GAP, NAMES, CLASSES, VIEWS = 112, 10, 92, 4, 4
 
 def contact_sheet(manifest: Path, out: Path) -> None:
     """Write the sheet of a manifest's classes with the most views, in the format of `out`'s suffix."""
-    table = pd.read_csv(manifest)
-    domains = list(dict.fromkeys(table["domain"]))
-    width = NAMES + CLASSES * (VIEWS * CELL + GAP)
-    sheet = Image.new("RGB", (width, len(domains) * (CELL + GAP) + GAP), (250, 248, 244))
-    for row, domain in enumerate(domains):
-        y = GAP + row * (CELL + GAP)
-        font = ImageFont.load_default(size=13)
+    views: dict[str, dict[str, list[str]]] = {}  # paths by domain and label
+    with manifest.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            classes = views.setdefault(row["domain"], {})
+            classes.setdefault(row["label"], []).append(row["image_path"])
+    size = NAMES + CLASSES * (VIEWS * CELL + GAP), len(views) * (CELL + GAP) + GAP
+    sheet = Image.new("RGB", size, (250, 248, 244))
+    font = ImageFont.load_default(size=13)
+    for number, (domain, classes) in enumerate(views.items()):
+        y = GAP + number * (CELL + GAP)
         ImageDraw.Draw(sheet).text((8, y + CELL // 2 - 8), domain, fill=(60, 60, 70), font=font)
-        rows = table[table["domain"] == domain]
-        for column, label in enumerate(rows["label"].value_counts(sort=True).index[:CLASSES]):
-            x = NAMES + column * (VIEWS * CELL + GAP)
-            paths = rows.loc[rows["label"] == label, "image_path"].head(VIEWS)
-            for i, path in enumerate(paths):
+        largest = sorted(classes.values(), key=len, reverse=True)[:CLASSES]
+        for column, i in product(range(len(largest)), range(VIEWS)):
+            x = NAMES + column * (VIEWS * CELL + GAP) + i * CELL
+            for path in largest[column][i : i + 1]:
                 with Image.open(manifest.parent / path) as picture:
                     view = picture.convert("RGB")
                 view.thumbnail((CELL - 4, CELL - 4), Image.Resampling.LANCZOS)
-                dx, dy = (CELL - view.width) // 2, (CELL - view.height) // 2
-                sheet.paste(view, (x + i * CELL + dx, y + dy))
-    with replacing(out) as temporary:
-        sheet.save(temporary)
-
-
-def can_be_written(out: Path) -> bool:
-    """Return whether Pillow writes colour pictures in the format of `out`'s suffix."""
-    try:
-        kind = Image.registered_extensions()[out.suffix.lower()]
-        Image.new("RGB", (1, 1)).save(io.BytesIO(), kind)
-    except (KeyError, OSError, ValueError):
-        return False
-    return True
+                sheet.paste(view, (x + (CELL - view.width) // 2, y + (CELL - view.height) // 2))
+    sheet.save(out)
 
 
 EXAMPLES = """examples:
@@ -93,13 +85,23 @@ def process_count(text: str) -> int:
 
 def picture_path(text: str) -> Path:
     """Parse the path of a picture file, so that a bad suffix fails before minutes of drawing."""
-    path = Path(text)
-    if not can_be_written(path):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end like a picture; write .png")
-    return path
+    try:
+        kind = Image.registered_extensions()[Path(text).suffix.lower()]
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), kind)  # some formats lack colours
+    except (KeyError, OSError, ValueError):
+        message = f"{text!r} does not end like a picture; write .png"
+        raise argparse.ArgumentTypeError(message) from None
+    return Path(text)
+
+
+def interrupt(*_: object) -> None:
+    """Raise KeyboardInterrupt at the first Ctrl-C; a second one would hang the pool that is ending."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, interrupt)
     try:
         main()
     except DrawingError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, ImageFilter
 
 from toydomains.kit.colour import jitter
-from toydomains.kit.pen import Box, Pen, ellipse, homography, pick, projective, rect, smooth, turned
+from toydomains.kit.outline import ellipse, homography, projective, rect, smooth, turned
+from toydomains.kit.pen import Box, Pen, pick
 from toydomains.kit.scene import Scene, Size
 from toydomains.kit.solid import Camera, Solid, bounds, cast_shadow, paint
 
@@ -61,7 +63,7 @@ def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.
     half = np.array([bw, bh]) * unit / 2
     target = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * half
     target = target * (1 + rng.uniform(-pose.tilt, pose.tilt, (4, 2)))
-    target = turned(target, float(rng.uniform(-1, 1)) * pose.turn_deg, (0, 0))
+    target = turned(target, rng.uniform(-1, 1) * pose.turn_deg, (0, 0))
     centre = np.array([w, h]) * (0.5 + rng.uniform(-pose.shift, pose.shift, 2))
     if pose.ground is not None:
         # The top should stay in the frame, even if the foot is then lower.
@@ -75,10 +77,26 @@ def blank(size: Size, matrix: np.ndarray) -> Pen:
     return Pen(Image.new("RGBA", size), projective(matrix))
 
 
+def stage(
+    rng: np.random.Generator,
+    size: Size,
+    solids: list[Solid],
+    camera: Camera,
+    pose: Pose,
+    lean: float = 0.45,
+) -> tuple[Pen, Image.Image]:
+    """Return a pen that has painted the solids in the frame, and the layer of their shadow."""
+    matrix = placed(rng, bounds(solids, camera), size, pose)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    cast_shadow(shadow, solids, camera, lean)
+    paint(pen, solids, camera)
+    return pen, shadow.image
+
+
 def portrait(
     rng: np.random.Generator,
     scene: Scene,
-    solids: list[Solid],
+    solids: Iterable[Solid],
     camera: Camera,
     pose: Pose,
     *,
@@ -86,12 +104,8 @@ def portrait(
     obstacles: float = 0.25,
 ) -> View:
     """Photograph solids on the scene's floor; `lean` is the length of their shadow."""
-    size = scene.image.size
-    matrix = placed(rng, bounds(solids, camera), size, pose)
-    pen, shadow = blank(size, matrix), blank(size, matrix)
-    cast_shadow(shadow, solids, camera, lean)
-    paint(pen, solids, camera)
-    return develop(rng, scene, pen.image, shadow=shadow.image, obstacles=obstacles)
+    pen, shadow = stage(rng, scene.image.size, list(solids), camera, pose, lean)
+    return develop(rng, scene, pen.image, shadow=shadow, obstacles=obstacles)
 
 
 def develop(
@@ -131,16 +145,17 @@ def _branch(rng: np.random.Generator, image: Image.Image) -> None:
     w, h = image.size
     layer = Image.new("RGBA", image.size)
     start = np.array([pick(rng, (-0.05, 1.05)) * w, rng.uniform(0, 1) * h])
-    toward = (np.array([w, h]) * rng.uniform(0.3, 0.7, 2) - start) * float(rng.uniform(0.5, 0.9))
+    toward = (np.array([w, h]) * rng.uniform(0.3, 0.7, 2) - start) * rng.uniform(0.5, 0.9)
     pen = Pen(layer, lambda points: points)
-    bend = np.array([-toward[1], toward[0]]) * float(rng.uniform(-0.2, 0.2))
-    stem = smooth([start, start + toward / 2 + bend, start + toward], closed=False)
+    bend = np.array([-toward[1], toward[0]]) * rng.uniform(-0.2, 0.2)
+    knots = np.stack([start, start + toward / 2 + bend, start + toward])
+    stem = smooth(knots, closed=False)
     pen.line(stem, (86, 74, 56), 3)
     green = jitter(rng, pick(rng, ("green", "olive", "dark green")), 0.2)
     angle = float(np.degrees(np.arctan2(toward[1], toward[0])))
     for i, point in enumerate(stem[2:]):
         leaf = ellipse(float(point[0]) + 13, float(point[1]), 15, 6)
-        side = angle + (48 if i % 2 else -48) + float(rng.normal(0, 10))
+        side = angle + (48 if i % 2 else -48) + rng.normal(0, 10)
         pen.fill(turned(leaf, side, tuple(point)), jitter(rng, green, 0.15))
     layer = layer.filter(ImageFilter.BoxBlur(1))
     _drop_shadow(rng, image, layer, 6)
@@ -157,7 +172,7 @@ def _passer_by(rng: np.random.Generator, image: Image.Image) -> None:
         pen.fill(rect(-0.02, 0.9, 0.02, 1.0), dark)
         pen.fill(ellipse(0, 0.1, 0.03, 0.035), (255, 236, 190))
         return
-    top = float(rng.uniform(0.58, 0.72))
+    top = rng.uniform(0.58, 0.72)
     coat = [(-0.03, 0.0), (0.03, 0.0), (0.05, 0.06), (0.055, 0.24), (-0.055, 0.24), (-0.05, 0.06)]
     pen = pen.at(0, top, 1.0)
     pen.fill(rect(-0.035, 0.2, -0.008, 0.42), jitter(rng, "charcoal"))
@@ -172,10 +187,10 @@ def _expose(
 ) -> Image.Image:
     """Apply light fall-off across the picture, contrast, sensor noise and a little blur."""
     if rng.random() < 0.2:
-        image = image.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 0.6))))
+        image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 0.6)))
     pixels = np.asarray(image, np.float32) / 255
     h, w = pixels.shape[:2]
-    angle, fall = float(rng.uniform(0, 2 * np.pi)), float(rng.uniform(0.02, 0.24))
+    angle, fall = rng.uniform(0, 2 * np.pi), rng.uniform(0.02, 0.24)
     y, x = np.linspace(-1, 1, h)[:, None], np.linspace(-1, 1, w)[None]
     ramp = 1 + fall * (np.cos(angle) * x + np.sin(angle) * y) - 0.06 * (x * x + y * y)
     pixels = pixels * ramp[..., None].astype(np.float32) * np.asarray(tint, np.float32)

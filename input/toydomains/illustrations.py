@@ -9,29 +9,34 @@ from PIL import Image, ImageChops, ImageDraw
 
 from toydomains.kit.colour import PALETTES, RGB, jitter, lit, mix, rgb
 from toydomains.kit.ornament import emblem, pattern
-from toydomains.kit.pen import (
-    Colour,
-    Pairs,
-    Pen,
-    Points,
-    Warp,
-    arc,
-    ellipse,
-    mirrored,
-    pick,
-    projective,
-    rect,
-    smooth,
-    turned,
-)
+from toydomains.kit.outline import Outline, arc, ellipse, mirrored, projective, rect, smooth, turned
+from toydomains.kit.pen import Colour, Pen, pick
 from toydomains.kit.photo import Pose, View, develop, frame, placed
 from toydomains.kit.scene import Scene
-from toydomains.kit.subject import Subject, a, chance, listed, one_of, real, whole
+from toydomains.kit.subject import Subject, a, chance, listed, one_of, real
 
 ANIMALS: dict[str, str] = {
     "cat": "grey", "bear": "brown", "rabbit": "white", "fox": "orange", "owl": "tan",
     "pig": "pink", "mouse": "grey", "frog": "green", "dog": "tan", "penguin": "charcoal",
 }  # fmt: skip
+TAILS = {
+    "cat": [(0.0, 1.0), (0.3, 1.02), (0.36, 0.8), (0.28, 0.72)],
+    "mouse": [(0.0, 1.05), (0.3, 1.12), (0.4, 1.0)],
+    "dog": [(0.0, 1.0), (0.26, 0.96), (0.3, 0.86)],
+    "pig": [(0.0, 1.0), (0.25, 0.98), (0.22, 0.92), (0.3, 0.94)],
+    "fox": [(0.0, 0.98), (0.25, 0.86), (0.42, 0.9), (0.36, 1.06), (0.2, 1.1)],
+}
+EARS: dict[str, Outline] = {
+    "cat": [(0.07, 0.26), (0.19, 0.12), (0.21, 0.36)],
+    "fox": [(0.05, 0.27), (0.2, 0.06), (0.22, 0.38)],
+    "owl": [(0.08, 0.27), (0.2, 0.16), (0.2, 0.34)],
+    "pig": [(0.08, 0.25), (0.22, 0.2), (0.2, 0.38)],
+    "dog": smooth([(0.14, 0.25), (0.24, 0.3), (0.28, 0.52), (0.2, 0.52)]),
+    "rabbit": ellipse(0.1, 0.12, 0.055, 0.19),
+    "mouse": ellipse(0.2, 0.24, 0.12),
+    "bear": ellipse(0.16, 0.25, 0.075),
+    "frog": ellipse(0.09, 0.24, 0.075),
+}
 HATS = ("no hat", "a top hat", "a beret", "a crown", "a bobble hat", "a straw hat", "a flower")
 WEAR = ("plain", "striped", "dotted", "checked", "zigzag", "starry", "diamond")
 THINGS = ("heart", "star", "fish", "flower", "cup", "apple", "leaf", "boat", "moon", "bird")
@@ -49,7 +54,7 @@ class Character(Subject):
     palette: tuple[str, str, str] = one_of(PALETTES)
     hat: str = one_of(HATS)
     wear: str = one_of(WEAR)
-    repeats: int = whole(3, 6)
+    repeats: int = one_of(range(3, 6))
     thing: str = one_of(THINGS)
     side: int = one_of((-1, 1))
     raised: bool = chance(0.5)
@@ -66,7 +71,6 @@ class Character(Subject):
         return f"{a(self.animal)} with {worn}, holding {a(self.thing)}, {self.setting} behind"
 
     def view(self, rng: np.random.Generator, role: str) -> View:
-        """Draw it on paper, a query in ink and the index in flat colour, and photograph the page."""
         ink = role == "query" or (role != "index" and rng.random() < 0.5)
         size = frame(rng, (1.0, 0.8, 0.75, 0.67, 0.9))
         pose = Pose(scale=(0.8, 1.08), turn_deg=9, tilt=0.05, shift=0.06)
@@ -75,30 +79,12 @@ class Character(Subject):
         layer = Image.new("RGBA", size, (*jitter(rng, page, 0.04), 255))
         pen = Pen(layer, projective(matrix))
         if ink:
-            pen = InkPen(layer, pen.warp, rng, rgb(page), pick(rng, INKS))
+            pen = InkPen(pen, rng, rgb(page), pick(rng, INKS))
         setting(self, pen)
         body(self, pen)
         head(self, pen)
         shot = develop(rng, Scene(layer.convert("RGB"), f"on {page} paper"), layer, obstacles=0.12)
         return replace(shot, medium="an ink sketch of" if ink else "a flat colour print of")
-
-
-def tail(c: Character, pen: Pen, fur: str) -> None:
-    """Draw the tail, on the side away from the hand that holds something."""
-    tails = {
-        "cat": [(0.0, 1.0), (0.3, 1.02), (0.36, 0.8), (0.28, 0.72)],
-        "mouse": [(0.0, 1.05), (0.3, 1.12), (0.4, 1.0)],
-        "dog": [(0.0, 1.0), (0.26, 0.96), (0.3, 0.86)],
-        "pig": [(0.0, 1.0), (0.25, 0.98), (0.22, 0.92), (0.3, 0.94)],
-        "fox": [(0.0, 0.98), (0.25, 0.86), (0.42, 0.9), (0.36, 1.06), (0.2, 1.1)],
-    }
-    if c.animal not in tails:
-        return
-    points = np.array(tails[c.animal]) * (-c.side, 1) + (0.5, 0)
-    if c.animal == "fox":
-        pen.fill(smooth(points), fur)
-    else:
-        pen.line(smooth(points, closed=False), fur, 0.035)
 
 
 def hat(c: Character, pen: Pen) -> None:
@@ -125,32 +111,13 @@ def hat(c: Character, pen: Pen) -> None:
         emblem(pen.on(rect(0.56, 0.13, 0.74, 0.31)), "flower", accent, "yellow")
 
 
-def ears(pen: Pen, animal: str, fur: str) -> None:
-    """Draw two ears, before the head."""
-    for s in (-1, 1):
-        place = np.array([s, 1.0])
-        ear = {
-            "cat": np.array([(0.07, 0.26), (0.19, 0.12), (0.21, 0.36)]),
-            "fox": np.array([(0.05, 0.27), (0.2, 0.06), (0.22, 0.38)]),
-            "owl": np.array([(0.08, 0.27), (0.2, 0.16), (0.2, 0.34)]),
-            "pig": np.array([(0.08, 0.25), (0.22, 0.2), (0.2, 0.38)]),
-            "dog": smooth([(0.14, 0.25), (0.24, 0.3), (0.28, 0.52), (0.2, 0.52)]),
-            "rabbit": ellipse(0.1, 0.12, 0.055, 0.19),
-            "mouse": ellipse(0.2, 0.24, 0.12),
-            "bear": ellipse(0.16, 0.25, 0.075),
-            "frog": ellipse(0.09, 0.24, 0.075),
-        }.get(animal)
-        if ear is not None:
-            pen.fill(ear * place + (0.5, 0), lit(fur, 0.88))
-
-
 def muzzle(pen: Pen, animal: str, fur: str) -> None:
     """Draw the middle of the face: snout or beak, mouth, whiskers."""
     pale = lit(fur, 1.5)
     if animal in ("owl", "penguin"):
         if animal == "penguin":
             pen.fill(ellipse(0.5, 0.43, 0.16, 0.14), "white")
-        pen.fill(np.array([(0.46, 0.42), (0.54, 0.42), (0.5, 0.5)]), "orange")
+        pen.fill([(0.46, 0.42), (0.54, 0.42), (0.5, 0.5)], "orange")
         return
     if animal == "pig":
         pen.fill(ellipse(0.5, 0.46, 0.085, 0.06), lit(fur, 0.85))
@@ -171,13 +138,26 @@ def body(c: Character, pen: Pen) -> None:
     """Draw the clothed body with its limbs, and the thing that it holds."""
     main, second, accent = c.palette
     fur, w = ANIMALS[c.animal], 0.17 * c.build
-    tail(c, pen, fur)
+    if c.animal in TAILS:  # on the side away from the hand that holds something
+        tail = smooth(np.array(TAILS[c.animal]) * (-c.side, 1) + (0.5, 0), closed=c.animal == "fox")
+        if c.animal == "fox":
+            pen.fill(tail, fur)
+        else:
+            pen.line(tail, fur, 0.035)
     for x in (0.41, 0.59):
         pen.fill(rect(x - 0.055, 0.98, x + 0.055, 1.2, 0.03), accent if c.trousers else fur)
         shoe = "brown" if c.trousers else lit(fur, 0.8)
         pen.fill(ellipse(x, 1.2, 0.085, 0.045, 16), shoe)
     for side in (-1, 1):
-        _arm(c, pen, side, (0.5 + side * w, 0.7))
+        shoulder, holds = (0.5 + side * w, 0.7), side == c.side
+        angle = -side * (130 if c.raised and holds else 30)
+        sleeve = smooth([(0.0, -0.05), (0.06, 0.0), (0.055, 0.26), (-0.055, 0.26), (-0.06, 0.0)])
+        pen.fill(turned(sleeve, angle, (0, 0)) + shoulder, lit(main, 0.88))
+        hand = turned([(0.0, 0.29)], angle, (0, 0))[0] + shoulder
+        pen.fill(ellipse(hand[0], hand[1], 0.05, steps=14), fur)
+        if holds:
+            x, y = hand + (side * 0.05, -0.03)
+            emblem(pen.on(rect(x - 0.1, y - 0.1, x + 0.1, y + 0.1)), c.thing, accent, second)
     half = [(0.5, 0.58), (0.5 + 0.7 * w, 0.6), (0.5 + 1.1 * w, 0.78), (0.5 + w, 1.03), (0.5, 1.05)]
     jumper = smooth(mirrored(half))
     pen.fill(jumper, main)
@@ -186,25 +166,11 @@ def body(c: Character, pen: Pen) -> None:
         pattern(knit, c.wear, c.repeats, second, accent)
 
 
-def _arm(c: Character, pen: Pen, side: int, shoulder: tuple[float, float]) -> None:
-    """Draw an arm; the one on the character's own side holds the thing, raised or not."""
-    main, second, accent = c.palette
-    holds = side == c.side
-    angle = -side * (130 if c.raised and holds else 30)
-    sleeve = smooth([(0.0, -0.05), (0.06, 0.0), (0.055, 0.26), (-0.055, 0.26), (-0.06, 0.0)])
-    pen.fill(turned(sleeve, angle, (0, 0)) + shoulder, lit(main, 0.88))
-    hand = turned(np.array([(0.0, 0.29)]), angle, (0, 0))[0] + shoulder
-    x, y = hand
-    pen.fill(ellipse(x, y, 0.05, steps=14), ANIMALS[c.animal])
-    if holds:
-        x, y = hand + (side * 0.05, -0.03)
-        emblem(pen.on(rect(x - 0.1, y - 0.1, x + 0.1, y + 0.1)), c.thing, accent, second)
-
-
 def head(c: Character, pen: Pen) -> None:
     """Draw the head over the body: face, scarf, glasses, hat."""
     fur, accent = ANIMALS[c.animal], c.palette[2]
-    ears(pen, c.animal, fur)
+    for side in (-1, 1) if c.animal in EARS else ():
+        pen.fill(np.array(EARS[c.animal]) * (side, 1) + (0.5, 0), lit(fur, 0.88))
     wide = {"pig": 0.23, "frog": 0.25, "fox": 0.22, "mouse": 0.2}.get(c.animal, 0.21)
     pen.fill(ellipse(0.5, 0.4, wide, 0.19, 32), fur)
     if c.scarf:
@@ -255,17 +221,12 @@ def setting(c: Character, pen: Pen) -> None:
 class InkPen(Pen):
     """Draws the same outlines as an ink sketch: paper inside, a shaky contour, hatching for darks."""
 
-    def __init__(
-        self, image: Image.Image, warp: Warp, rng: np.random.Generator, page: RGB, ink: RGB
-    ) -> None:
-        super().__init__(image, warp)
+    def __init__(self, pen: Pen, rng: np.random.Generator, page: RGB, ink: RGB) -> None:
+        super().__init__(pen.image, pen.warp)
         self.rng, self.page, self.ink = rng, page, ink
 
-    def like(self, image: Image.Image, warp: Warp) -> InkPen:
-        return InkPen(image, warp, self.rng, self.page, self.ink)
-
     def fill(
-        self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
+        self, points: Outline, colour: Colour, to: Colour | None = None, alpha: float = 1.0
     ) -> None:
         pixels = self._shaken(points)
         # A thin wash of the colour under the ink, the one thing that both styles share.
@@ -280,13 +241,11 @@ class InkPen(Pen):
             self.image.paste(self.ink, (0, 0), ImageChops.multiply(mask, hatching))
         self._draw.line(pixels + pixels[:2], fill=self.ink, width=2, joint="curve")
 
-    def line(
-        self, points: Points | Pairs, colour: Colour, width: float, closed: bool = False
-    ) -> None:
+    def line(self, points: Outline, colour: Colour, width: float, closed: bool = False) -> None:
         pixels = self._shaken(points)
         self._draw.line(pixels + pixels[:2] * closed, fill=self.ink, width=2, joint="curve")
 
-    def _shaken(self, points: Points | Pairs) -> list[tuple[float, float]]:
+    def _shaken(self, points: Outline) -> list[tuple[float, float]]:
         pixels = np.array(self.pixels(points))
         return [tuple(p) for p in (pixels + self.rng.normal(0, 0.4, pixels.shape)).tolist()]
 

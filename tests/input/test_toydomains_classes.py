@@ -7,15 +7,7 @@ import pytest
 from PIL import Image
 
 from toydomains import dataset
-from toydomains.artwork import GENRES, PAINTERS
 from toydomains.domains import DOMAINS, generator, label, subject
-from toydomains.furniture import FURNITURE
-from toydomains.furniture import KINDS as FURNITURE_KINDS
-from toydomains.landmarks import BUILDINGS
-from toydomains.landmarks import KINDS as LANDMARK_KINDS
-from toydomains.packages import GOODS, VESSELS
-from toydomains.toys import KINDS as TOY_KINDS
-from toydomains.toys import TOYS
 
 
 @pytest.mark.slow
@@ -83,17 +75,3 @@ def test_the_drawing_has_not_changed(domain):
     """Whoever changes a drawing raises dataset.VERSION and renews its line here."""
     levels = [[int(digit) for digit in s] for s in (fingerprint(domain), FINGERPRINTS[domain])]
     assert np.abs(np.subtract(*levels)).max() <= 1
-
-
-@pytest.mark.parametrize(
-    ("named", "drawn"),
-    [
-        (GENRES, PAINTERS),
-        (FURNITURE_KINDS, FURNITURE),
-        (LANDMARK_KINDS, BUILDINGS),
-        (TOY_KINDS, TOYS),
-        (GOODS, {*VESSELS, "box", "carton", "pouch"}),
-    ],
-)
-def test_whatever_a_class_can_be_has_its_parts(named, drawn):
-    assert set(named) == set(drawn) and len(set(named)) == len(named)

@@ -58,4 +58,4 @@ def lit(colour: str | RGB, gain: float) -> RGB:
 
 def jitter(rng: np.random.Generator, colour: str | RGB, amount: float = 0.08) -> RGB:
     """Return the colour, a little lighter or darker."""
-    return lit(colour, 1 + float(rng.uniform(-amount, amount)))
+    return lit(colour, 1 + rng.uniform(-amount, amount))
