@@ -18,7 +18,7 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 .venv/ready: requirements.lock
 .venv-lowest/ready: requirements/lowest.lock
 LISTS := $(addprefix requirements/, base.txt search.txt dev.txt)
-.venv/ready .venv-lowest/ready: requirements.txt $(LISTS) pyproject.toml
+.venv/ready .venv-lowest/ready: requirements.txt $(LISTS) pyproject.toml input/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
