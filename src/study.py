@@ -3,7 +3,7 @@
 python src/study.py configs/studies/losses.yaml                  # runs what is missing, then the table
 python src/study.py configs/studies/losses.yaml --jobs 2 --only arcface supcon
 python src/study.py configs/studies/losses.yaml --list
-python src/study.py configs/studies/losses.yaml --table --write configs/studies/tables.md
+python src/study.py configs/studies/losses.yaml --table   # existing results, runs nothing
 python src/study.py --claims --write EXPERIMENTS.md              # claims of papers, a verdict each
 
 Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json, by the
