@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from guie.config.loading import to_yaml
+from guie.studies import runner
 from guie.studies import study as studying
 from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import Code, Record, read_results, stamp
@@ -165,10 +166,11 @@ def stand_in(folder: Path, patched: pytest.MonkeyPatch, processes: bool = False)
     if not (folder / "fakes").exists():
         scripts(folder / "fakes")
     patched.chdir(folder)
-    patched.setattr(studying, "SCRIPTS", folder / "fakes")
-    patched.setattr(studying, "code_of", lambda: CODE)
-    patched.setattr(studying, "look_at_images", lambda jobs: None)
-    patched.setattr(studying.Study, "draw", lambda study, now: None)
+    patched.setattr(runner, "SCRIPTS", folder / "fakes")
+    for module in (studying, runner):
+        patched.setattr(module, "code_of", lambda: CODE)
+    patched.setattr(studying, "decode_images", lambda jobs: None)
+    patched.setattr(studying, "draw", lambda *args: None)
 
 
 def trained(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guie.base.errors import UserError
-from guie.studies.grid import Plan
+from guie.studies.grid import Plan, read_plan
 from guie.studies.results import (
     Code,
     Results,
@@ -18,9 +18,9 @@ from guie.studies.results import (
     code_of,
     read_results,
     results_path,
-    status,
+    status_of,
 )
-from small_studies import CODE, plan, record
+from small_studies import CODE, plan, record, written
 
 STUDIES = Path(__file__).parents[2] / "configs/studies"
 COMMITTED = [path.with_suffix(".yaml") for path in sorted(STUDIES.glob("*.json"))]
@@ -33,8 +33,8 @@ def filled(study: Plan, code: Code = CODE) -> Results:
     return read_results(path)
 
 
-def counts(study: Plan, results: Results, any_code: bool = False, *others):
-    found = status(results, study.jobs.values(), any_code, others)
+def counts(study: Plan, any_code: bool = False):
+    found = status_of(study, any_code)
     return len(found.done), len(found.failed), len(found.outdated), found.without_job
 
 
@@ -57,44 +57,47 @@ def test_a_failure_stays_until_a_success(tmp_path: Path) -> None:
     first, second, *_ = study.jobs.values()
     for job in (first, second):
         add_record(path, record(job, 0.0) | {"step": "train.py", "error": "no luck"})
-    assert counts(study, read_results(path)) == (0, 2, 0, 0)
+    assert counts(study) == (0, 2, 0, 0)
     add_record(path, record(first, 0.5))
-    assert counts(study, read_results(path)) == (1, 1, 0, 0)
+    assert counts(study) == (1, 1, 0, 0)
 
 
 def test_results_of_other_code_or_data_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = plan(tmp_path, run={"base": "base.yaml", "data.manifest": str(tmp_path / "m.csv")})
-    results = filled(study)  # no manifest at hand: nothing to compare
-    assert counts(study, results) == (4, 0, 0, 0)
+    filled(study)  # no manifest at hand: nothing to compare
+    assert counts(study) == (4, 0, 0, 0)
     with monkeypatch.context() as patched:
         patched.setattr("guie.studies.results.RESULT_VERSION", 2)
-        assert counts(study, results) == (0, 0, 4, 0)
-        assert counts(study, results, True) == (4, 0, 0, 0)
+        assert counts(study) == (0, 0, 4, 0)
+        assert counts(study, True) == (4, 0, 0, 0)
     (tmp_path / "m.csv").write_text("one")
-    results = filled(study)
-    assert counts(study, results) == (4, 0, 0, 0)
+    filled(study)
+    assert counts(study) == (4, 0, 0, 0)
     (tmp_path / "m.csv").write_text("another")
-    assert counts(study, results, True) == (0, 0, 4, 0)
+    assert counts(study, True) == (0, 0, 4, 0)
 
 
-def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) -> None:
-    results = filled(plan(tmp_path, seeds=1))
+def test_a_result_counts_for_the_same_run_in_other_rows_and_studies(tmp_path: Path) -> None:
+    filled(plan(tmp_path, seeds=1))
     renamed = plan(tmp_path, seeds=1, rows={"plain": {"train.epochs": 5}, "old": {}})
-    assert counts(renamed, results) == (1, 0, 0, 1)  # what was softmax is asked for no more
-    elsewhere = plan(tmp_path / "other", seeds=1, rows={"plain": {}})
-    own = read_results(results_path(elsewhere.path))
-    found = status(own, elsewhere.jobs.values(), False, [results])
-    assert [(r["row"], r["test"]["r_at_1"]) for r in found.done.values()] == [("plain", 0.0)]
+    assert counts(renamed) == (1, 0, 0, 1)  # nobody needs the result of softmax
+    other = written(tmp_path, seeds=1, rows={"other": {}}, baseline=None).rename(
+        tmp_path / "t.yaml"
+    )
+    written(tmp_path, seeds=1)
+    done = status_of(read_plan(other)).done.values()
+    assert [(record["row"], record["test"]["r_at_1"]) for record in done] == [("other", 0.0)]
 
 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("{", "line 1: not JSON"),
+        ("{", "not JSON: .*line 1"),
         ("<<<<<<< HEAD", "not JSON"),
-        ("[]", "not a results file of a study"),
+        ("[]", "not a JSON object"),
+        ('{"runs": 3}', "not a results file of a study"),
         ('{"runs": [{"config": "a"}], "failures": []}', "a line of runs lacks commit, dirty"),
     ],
 )

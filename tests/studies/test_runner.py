@@ -14,11 +14,11 @@ import torch
 
 from guie.studies import runner
 from guie.studies.grid import Job
-from guie.studies.results import Record
-from guie.studies.runner import Children, Failed, Halted, gpus, threads_of_each, work_off
+from guie.studies.results import Record, hits_of_classes
+from guie.studies.runner import Children, Failed, Halted, Runner, cores_of_each, gpus
 from guie.training.process_guard import Interrupts
 from kills import is_gone, until
-from small_studies import plan
+from small_studies import CODE, plan
 
 
 @pytest.fixture
@@ -48,10 +48,16 @@ class Work:
         def ended(job: Job, outcome: Record | Failed) -> None:
             self.ended.append((job, outcome))
 
-        def halt(at_once: bool) -> None:
-            self.halted.set()
+        class Halting(Children):
+            def halt(children, at_once: bool = False) -> None:
+                self.halted.set()
 
-        return work_off(jobs, at_once, self.do, ended, halt, interrupts or Interrupts())
+        class Working(Runner):
+            def run(runner, job: Job) -> Record | Failed:
+                return self.do(job)
+
+        working = Working(Path(), Halting(), CODE, 1)
+        return working.run_all(jobs, at_once, ended, interrupts or Interrupts())
 
 
 def test_so_many_at_once_and_all_told(jobs: list[Job]) -> None:
@@ -147,17 +153,17 @@ def test_cores_are_shared_out_and_cards_taken_in_turn(monkeypatch: pytest.Monkey
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(runner, "usable_cores", lambda: 5)
-    assert [threads_of_each(jobs) for jobs in (1, 2, 9)] == [5, 2, 1]
+    assert [cores_of_each(jobs) for jobs in (1, 2, 9)] == [5, 2, 1]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert (gpus(), threads_of_each(2)) == (["3", "5"], 4)
+    assert (gpus(), cores_of_each(2)) == (["3", "5"], 4)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert gpus() == []
     for unusable in ("0", "²", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", unusable)
-        assert threads_of_each(2) == 2
+        assert cores_of_each(2) == 2
 
 
 STAYS = "import os, pathlib, time; pathlib.Path('{}').write_text(str(os.getpid())); time.sleep(60)"
@@ -204,7 +210,7 @@ def test_no_script_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
 def test_a_class_may_be_called_na_and_a_domain_a_number(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("domain,class,query,r_at_1\n01,NA,a,1.0\n01,NA,b,\nnull,1,c,0.0\n")
-    assert runner._of_classes(path) == {
+    assert hits_of_classes(path) == {
         "01": {"hits": [1], "queries": [1]},
         "null": {"hits": [0], "queries": [1]},
     }

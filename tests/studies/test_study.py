@@ -18,6 +18,7 @@ import study
 from guie.base.errors import UserError
 from guie.base.files import held
 from guie.data.manifest import load_manifest
+from guie.studies import runner
 from guie.studies import study as studying
 from guie.studies.results import read_results
 from guie.studies.runner import Children
@@ -25,13 +26,13 @@ from kills import until
 from small_studies import CODE, kinds, stand_in, table, trained, written
 from tiny_runs import TINY_CLIP, mix_with_val
 
-DRAW = studying.Study.draw
+DRAW = studying.draw
 
 
 def test_a_study_is_run_once(
     processes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(studying.Study, "draw", DRAW)
+    monkeypatch.setattr(studying, "draw", DRAW)
     rows = {
         "plain": {},
         "again": {"train.epochs": 2},
@@ -51,7 +52,7 @@ def test_a_study_is_run_once(
     assert line["best_step"] == 5 and line["seconds"] == 7.0 and line["val"]["domains"]["cars"]
 
     before = (processes / "s.json").read_bytes()
-    monkeypatch.setattr(studying.Study, "draw", lambda study, now: None)
+    monkeypatch.setattr(studying, "draw", lambda *args: None)
     assert study.main([str(path)]) == 0
     (processes / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
     assert study.main([str(path), "--table", "--write", str(processes / "E.md")]) == 0
@@ -96,7 +97,8 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     path = written(folder, seeds=1)
     assert study.main([str(path)]) == 0
     newer = replace(CODE, src="6d" * 20, commit="d1" * 20)
-    monkeypatch.setattr(studying, "code_of", lambda: newer)
+    for module in (studying, runner):
+        monkeypatch.setattr(module, "code_of", lambda: newer)
     monkeypatch.setattr("guie.studies.results.RESULT_VERSION", 2)
     assert study.main([str(path), "--any-code"]) == 0
     assert len(trained(folder)) == 2
@@ -104,8 +106,7 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(set(trained(folder))) == 3  # in a folder of its own
     assert "outdated | outdated" in table(folder) and "commit c0c0c0c" in table(folder)
 
-    answers = iter([newer, newer])
-    monkeypatch.setattr(studying, "code_of", lambda: next(answers, CODE))
+    monkeypatch.setattr(runner, "code_of", lambda: CODE)
     with pytest.raises(UserError, match="src/ was changed, or another commit checked out"):
         study.main([str(path)])
 
@@ -220,7 +221,7 @@ def test_runs_at_once_take_gpus_in_turn(processes: Path, monkeypatch: pytest.Mon
 
     started = Children.run
     monkeypatch.setattr(Children, "run", noting)
-    monkeypatch.setattr(studying, "gpus", lambda: ["3", "5"])
+    monkeypatch.setattr(runner, "gpus", lambda: ["3", "5"])
     assert study.main([str(path), "--jobs", "2"]) == 0
     assert len(taken) == 4 and all(len(gpus) == 1 for gpus in taken.values())  # one a run
     assert set.union(*taken.values()) == {"3", "5"}
