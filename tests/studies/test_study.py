@@ -206,7 +206,7 @@ def test_so_many_jobs_are_no_number(
 ) -> None:
     with pytest.raises(SystemExit):
         study.main([str(written(folder)), f"--jobs={number}"])
-    assert f"--jobs: {number[:40]}: must be a number of 1 or more" in capsys.readouterr().err
+    assert f"--jobs: {number[:40]}: must be 1 to 2,147,483,647" in capsys.readouterr().err
 
 
 def test_runs_at_once_take_gpus_in_turn(processes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
