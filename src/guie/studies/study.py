@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from guie.base.files import held, replacing, write_text
-from guie.report.figures.scores import seed_dots
+from guie.report.figures import seed_dots
 from guie.studies.grid import Job, Plan
 from guie.studies.results import add_record, code_of, read_results, results_path, stamp, status_of
 from guie.studies.runner import Children, Failed, Outcome, Runner, cores_of_each, decode_images
