@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guie.base.errors import UserError
-from guie.report.figures.scores import seed_dots
+from guie.report.figures import seed_dots
 from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus
 from guie.studies.table import (

@@ -168,8 +168,8 @@ def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
 
 def size_histogram(histogram: Histogram, color: str) -> Figure:
     """Draw one domain's class sizes, grey before the rules, `color` after; without a title."""
-    figure = new_figure(PANEL[1], PANEL[0])
-    _draw_sizes(figure.subplots(), histogram, (BEFORE, color))
+    figure = Figure(figsize=PANEL)  # without the layout engine, for pages of 200 domains
+    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), histogram, (BEFORE, color))
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ class Compared(NamedTuple):
     ours: dict[str, list[float | None]]
 
 
+@cache
 def papers() -> list[Paper]:
     """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
     folder = files("guie.report").joinpath("published")
