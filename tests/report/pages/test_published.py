@@ -12,7 +12,7 @@ from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.report.pages.published import OVER_ALL, Table, comparable_tables, papers
 from scored_pages import DOMAINS, scored_table, write_scored
 
-# Printed means that are not those of what is printed beside them; each table's note says so.
+# Printed means that are not those of the numbers in their row; each table's note says so.
 FULL = ("Triplet", "Margin", "MS", "PA", "SoftTriple", "CosFace", "ArcFace", "Hyp")
 SLIPS = {  # table, method, metric
     *(("table 2", f"{name} (one model, all trained)", "harmonic_r_at_1") for name in FULL),

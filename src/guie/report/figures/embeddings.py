@@ -16,29 +16,7 @@ from matplotlib.mlab import GaussianKDE
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from guie.report.figures.style import (
-    FAINT,
-    IGNORED,
-    INK,
-    LEGEND_BELOW,
-    MUTED,
-    PALETTE,
-    RIGHT,
-    WRONG,
-    canvas,
-    domain_colors,
-    heading,
-    legend_below,
-    legible,
-    name_axes,
-    new_figure,
-    note,
-    place,
-    thumbnail,
-    tidy,
-    tooltip,
-    write_inside,
-)
+from guie.report.figures import style
 
 DASHES = ("-", "--", ":", "-.")
 POINTS = 300  # of a curve
@@ -73,24 +51,24 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     """
     values = values.dropna(subset=["value"])
     panels = list(dict.fromkeys(values["panel"]))
-    colors = dict(zip(dict.fromkeys(values["line"]), PALETTE, strict=False))
+    colors = dict(zip(dict.fromkeys(values["line"]), style.PALETTE, strict=False))
     dashes = dict(zip(dict.fromkeys(values["dash"]), DASHES, strict=False))
-    figure = new_figure(3.4)
+    figure = style.new_figure(3.4)
     grid = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
     for axes, panel in zip(grid, panels, strict=True):
-        tidy(axes, legible(str(panel)), grid="x").set_yticks([])
-        name_axes(axes, name)
+        style.tidy(axes, style.legible(str(panel)), grid="x").set_yticks([])
+        style.name_axes(axes, name)
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
             _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
         if mark is not None:
-            axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
+            axes.axvline(mark, color=style.MUTED, linewidth=1, linestyle=":")
     grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
     if len(dashes) == 1:  # omit what is the same everywhere
-        legend_below(figure, colors)
+        style.legend_below(figure, colors)
     else:
-        legend_below(figure, colors if len(colors) > 1 else {}, dashes)
+        style.legend_below(figure, colors if len(colors) > 1 else {}, dashes)
     return figure
 
 
@@ -122,18 +100,18 @@ def project(emb_ND: np.ndarray) -> np.ndarray:
 
 def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
     """Draw points coloured by domain, one panel per system."""
-    colors = domain_colors(domains)
-    figure = new_figure(4.6 if len(points_N2) > 1 else 6.5)
+    colors = style.domain_colors(domains)
+    figure = style.new_figure(4.6 if len(points_N2) > 1 else 6.5)
     panels = figure.subplots(1, len(points_N2), squeeze=False).flat
     for axes, (title, xy_N2) in zip(panels, points_N2.items(), strict=True):
         axes.scatter(*xy_N2.T, c=domains.map(colors), s=7, linewidths=0, alpha=0.8)
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=style.INK)
         axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_color(FAINT)
+        axes.spines[:].set_color(style.FAINT)
     handles = [
         axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
     ]
-    figure.legend(handles=handles, **LEGEND_BELOW, ncols=5)
+    figure.legend(handles=handles, **style.LEGEND_BELOW, ncols=5)
     return figure
 
 
@@ -147,20 +125,20 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
         classes: number of largest classes that are shown as pictures.
     """
     largest = table["label"].value_counts().index[:classes]
-    colors = dict(zip(largest, PALETTE, strict=False))
-    figure = new_figure(6.2)
+    colors = dict(zip(largest, style.PALETTE, strict=False))
+    figure = style.new_figure(6.2)
     axes = figure.subplots()
     x_N, y_N = xy_N2.T
-    axes.scatter(x_N, y_N, color=FAINT, s=14, linewidths=0)
+    axes.scatter(x_N, y_N, color=style.FAINT, s=14, linewidths=0)
     for xy, path, label in zip(xy_N2, table["image_path"], table["label"], strict=True):
         if label in colors:
-            picture = OffsetImage(thumbnail(root / path, side_px=48), zoom=0.5)
+            picture = OffsetImage(style.thumbnail(root / path, side_px=48), zoom=0.5)
             frame = {"edgecolor": colors[label], "linewidth": 2}
             axes.add_artist(AnnotationBbox(picture, xy, pad=0.05, bboxprops=frame))
     axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_color(FAINT)
+    axes.spines[:].set_color(style.FAINT)
     axes.set_title(f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class",
-                   loc="left", fontsize=10, color=MUTED)  # fmt: skip
+                   loc="left", fontsize=10, color=style.MUTED)  # fmt: skip
     return figure
 
 
@@ -171,14 +149,14 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         variances: by domain and model, the results of `guie.evaluation.geometry.spectrum`.
     """
     models = list(dict.fromkeys(model for of in variances.values() for model in of))
-    colors = dict(zip(models, PALETTE, strict=False))
+    colors = dict(zip(models, style.PALETTE, strict=False))
     figure, panels = _panels([*variances], "principal axis")
     for domain, axes in panels.items():
         for model, variance_D in variances[domain].items():
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
     first = next(iter(panels.values()))
     first.set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
-    legend_below(figure, colors)
+    style.legend_below(figure, colors)
     return figure
 
 
@@ -192,15 +170,15 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             without validation says so.
     """
     tables = {name: _validations(lines) for name, lines in runs.items()}
-    colors = domain_colors(domain for table in tables.values() for domain in table)
+    colors = style.domain_colors(domain for table in tables.values() for domain in table)
     figure, panels = _panels([*tables], "step")
     for name, axes in panels.items():
         if tables[name].empty:
-            write_inside(axes, "no val split")
+            style.write_inside(axes, "no val split")
         for domain, course in tables[name].items():
             axes.plot(course.index, course, color=colors[str(domain)], linewidth=1.4)
             axes.plot(course.idxmax(), course.max(), "o", color=colors[str(domain)], markersize=5)
-    legend_below(figure, colors)
+    style.legend_below(figure, colors)
     return figure
 
 
@@ -217,13 +195,13 @@ def _panels(titles: list[str], x: str) -> tuple[Figure, dict[str, Axes]]:
     """Create a grid of panels with a common scale, at most COLUMNS in a row."""
     columns = min(COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = new_figure(0.7 + 2.2 * rows)
+    figure = style.new_figure(0.7 + 2.2 * rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
     panels = {}
     for number, axes in enumerate(grid):
         if number < len(titles):
-            panels[titles[number]] = tidy(axes, legible(titles[number]), grid="y")
-            name_axes(axes, x)
+            panels[titles[number]] = style.tidy(axes, style.legible(titles[number]), grid="y")
+            style.name_axes(axes, x)
         else:
             axes.set_visible(False)
     return figure, panels
@@ -242,24 +220,24 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
         root: folder of the images.
     """
     about = table.drop_duplicates("image_path").set_index("image_path")
-    colors = domain_colors(table["domain"])
+    colors = style.domain_colors(table["domain"])
     queries = neighbours.groupby("query", sort=False)
     columns = LEFT + 1 + GAP + neighbours["rank"].max()
-    figure, axes = canvas(columns, ROW * len(queries), width=0.9 * columns)
+    figure, axes = style.canvas(columns, ROW * len(queries), width=0.9 * columns)
     for row, (query, found) in enumerate(queries):
         y = row * ROW + 0.04
         domain = about.loc[query, "domain"]
-        heading(axes, LEFT / 2, y + 0.47, domain, colors[domain])
-        place(axes, thumbnail(root / query), LEFT, y)
-        note(axes, LEFT, y + 0.98, _class_name(about.loc[query, "label"]), INK)
+        style.heading(axes, LEFT / 2, y + 0.47, domain, colors[domain])
+        style.place(axes, style.thumbnail(root / query), LEFT, y)
+        style.note(axes, LEFT, y + 0.98, _class_name(about.loc[query, "label"]), style.INK)
         for one in found.itertuples():
             # Frame colour and sign both show whether it is right, for colour-blind readers
-            frame, sign = (RIGHT, "✓") if one.relevant else (WRONG, "✗")
-            frame, sign = (frame, sign) if one.counted else (IGNORED, "·")
-            x, picture = LEFT + GAP + one.rank, thumbnail(root / one.image_path)
-            place(axes, picture, x, y, frame=frame, faded=not one.counted)
+            frame, sign = (style.RIGHT, "✓") if one.relevant else (style.WRONG, "✗")
+            frame, sign = (frame, sign) if one.counted else (style.IGNORED, "·")
+            x, picture = LEFT + GAP + one.rank, style.thumbnail(root / one.image_path)
+            style.place(axes, picture, x, y, frame=frame, faded=not one.counted)
             name = _class_name(about.loc[one.image_path, "label"])
-            note(axes, x, y + 0.98, f"{sign} {one.distance:.2f}\n{name}", frame)
+            style.note(axes, x, y + 0.98, f"{sign} {one.distance:.2f}\n{name}", frame)
     return figure
 
 
@@ -276,9 +254,9 @@ def recall_panel(recalls: pd.DataFrame) -> Figure:
         recalls: 0 to 1; rows are k, ascending; columns are models.
     """
     figure, axes = _panel("k", "R@k")
-    for (name, values), color in zip(recalls.items(), PALETTE, strict=False):
+    for (name, values), color in zip(recalls.items(), style.PALETTE, strict=False):
         (line,) = axes.plot(recalls.index, values, color=color, linewidth=1.8)
-        tooltip(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
+        style.tooltip(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
     axes.set_xscale("log")
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_xticks([], minor=True)
@@ -300,7 +278,7 @@ def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
         counts, _ = np.histogram(values, edges)
         drawn = axes.stairs(counts, edges, color=color, linestyle=dash, linewidth=1.5)
         if len(values):
-            tooltip(drawn, f"{kind}: median {np.median(values):.3f}")
+            style.tooltip(drawn, f"{kind}: median {np.median(values):.3f}")
     axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
     return figure
 
@@ -311,7 +289,7 @@ def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
     counts, edges = np.histogram(r_at_1_C, CLASS_BINS, (0, 1))
     bars = axes.bar(edges[:-1], counts, 0.9 / CLASS_BINS, align="edge", color=color)
     for bar, start, count in zip(bars, edges, counts, strict=False):
-        tooltip(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
+        style.tooltip(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
     axes.set(xlim=(0, 1))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     return figure
@@ -326,11 +304,11 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
         counts: by model, N_k of each image; images that are never found are drawn left of 1.
     """
     figure, axes = _panel("times among the first ten", "images")
-    for (name, count_I), color in zip(counts.items(), PALETTE, strict=False):
+    for (name, count_I), color in zip(counts.items(), style.PALETTE, strict=False):
         times, images = np.unique(count_I, return_counts=True)
         dots = axes.scatter(np.maximum(times, 0.5), images, s=7, color=color, linewidths=0)
-        tooltip(dots, f"{name}: {images[times == 0].sum():,} images are never found")
-    axes.axvline(0.7, color=FAINT, linewidth=0.8)
+        style.tooltip(dots, f"{name}: {images[times == 0].sum():,} images are never found")
+    axes.axvline(0.7, color=style.FAINT, linewidth=0.8)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
     axes.set_xticks([], minor=True)
@@ -342,8 +320,8 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
 
 
 def _panel(x: str, y: str) -> tuple[Figure, Axes]:
-    figure = new_figure(*PANEL)
-    axes = tidy(figure.subplots(), grid="y")
-    axes.tick_params(labelsize=SMALL, length=2, colors=INK)
-    name_axes(axes, x, y, SMALL)
+    figure = style.new_figure(*PANEL)
+    axes = style.tidy(figure.subplots(), grid="y")
+    axes.tick_params(labelsize=SMALL, length=2, colors=style.INK)
+    style.name_axes(axes, x, y, SMALL)
     return figure, axes

@@ -14,32 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from guie.report.figures.style import (
-    ACCENT,
-    BEFORE,
-    FAINT,
-    IGNORED,
-    INK,
-    LEGEND_BELOW,
-    LOST,
-    MUTED,
-    RIGHT,
-    WIDTH,
-    WRONG,
-    canvas,
-    domain_colors,
-    heading,
-    legible,
-    name_axes,
-    name_rows,
-    new_figure,
-    note,
-    place,
-    thumbnail,
-    tidy,
-    tooltip,
-    write_inside,
-)
+from guie.report.figures import style
 
 SPLIT_COLORS = {"train": "#3f90da", "val": "#92dadd", "test": "#e76300"}
 DROPPED = ("#94a4a2", "#b9ac70", "#717581", "#a96b59", "#832db6", "#ffa90e", "#bd1f01")
@@ -79,20 +54,22 @@ def funnel(counts: pd.DataFrame) -> Figure:
 def _stacked(tables: Mapping[str, pd.DataFrame], colors: Mapping[str, str]) -> Figure:
     """Draw a panel per table: a bar for each row, segments in the order of `colors`, sums at the ends."""
     first = next(iter(tables.values()))
-    figure = new_figure(0.9 + 0.25 * len(first))
+    figure = style.new_figure(0.9 + 0.25 * len(first))
     panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     for axes, (title, counts) in zip(panels, tables.items(), strict=True):
-        tidy(axes, title, grid="x").spines["left"].set_visible(False)
+        style.tidy(axes, title, grid="x").spines["left"].set_visible(False)
         left = np.zeros(len(counts))
         for name in [name for name in colors if name in counts]:
             axes.barh(range(len(counts)), counts[name], left=left, color=colors[name], label=name)
             left += counts[name].to_numpy()
-        name_rows(axes, map(legible, counts.index))
+        style.name_rows(axes, map(style.legible, counts.index))
         for y, total in enumerate(left):
-            axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=MUTED)
+            axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=style.MUTED)
         axes.margins(x=0.1)
     panels[0].invert_yaxis()
-    figure.legend(*panels[0].get_legend_handles_labels(), **LEGEND_BELOW, ncols=len(first.columns))
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), **style.LEGEND_BELOW, ncols=len(first.columns)
+    )
     return figure
 
 
@@ -103,20 +80,24 @@ def stages(left: pd.DataFrame) -> Figure:
         left: name, images, classes and lost (images that the rule dropped); one row per rule.
     """
     height = 0.2 + 0.3 * len(left)
-    figure = Figure(figsize=(WIDTH, height))
+    figure = Figure(figsize=(style.WIDTH, height))
     axes = figure.add_axes((0.19, 0.05 / height, 0.49, 1 - 0.1 / height))
     axes.set(xlim=(0, max(1, left["images"].max())), ylim=(len(left) - 0.5, -0.5))
-    axes.barh(range(len(left)), left["images"], color=ACCENT, height=0.78)
-    axes.set_yticks(range(len(left)), [legible(name, 26) for name in left["name"]], fontsize=10)
-    axes.tick_params(axis="y", length=0, pad=8, labelcolor=INK)
+    axes.barh(range(len(left)), left["images"], color=style.ACCENT, height=0.78)
+    axes.set_yticks(
+        range(len(left)), [style.legible(name, 26) for name in left["name"]], fontsize=10
+    )
+    axes.tick_params(axis="y", length=0, pad=8, labelcolor=style.INK)
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
         right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
-        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **right)
-        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **right)
+        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=style.INK, **right)
+        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=style.MUTED, **right)
         if stage.lost:
-            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=LOST, **right)
+            axes.text(
+                1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=style.LOST, **right
+            )
     return figure
 
 
@@ -169,7 +150,7 @@ def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
 def size_histogram(histogram: Histogram, color: str) -> Figure:
     """Draw one domain's class sizes, grey before the rules, `color` after; without a title."""
     figure = Figure(figsize=PANEL)  # without the layout engine, for pages of 200 domains
-    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), histogram, (BEFORE, color))
+    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), histogram, (style.BEFORE, color))
     return figure
 
 
@@ -180,19 +161,21 @@ def size_histograms(sizes: pd.Series) -> Figure:
         sizes: images of each class, by domain and label.
     """
     found = histograms(sizes, sizes)
-    colors = domain_colors(histogram.domain for histogram in found)
+    colors = style.domain_colors(histogram.domain for histogram in found)
     rows = -(-len(found) // COLUMNS)
-    figure = Figure(figsize=(WIDTH, 0.3 + 1.6 * rows))
+    figure = Figure(figsize=(style.WIDTH, 0.3 + 1.6 * rows))
     figure.set_layout_engine("constrained", w_pad=0.11, h_pad=0.09)
     grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     for axes in grid[len(found) :]:
         axes.set_visible(False)
     for axes, histogram in zip(grid, found, strict=False):
         _draw_sizes(axes, histogram, (colors[histogram.domain],))
-        axes.set_title(legible(histogram.domain, 26), loc="left", fontsize=10, color=INK, pad=14)
-        axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=MUTED)
+        axes.set_title(
+            style.legible(histogram.domain, 26), loc="left", fontsize=10, color=style.INK, pad=14
+        )
+        axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
     foot = "classes (height) by number of images, up to the number below a bar"
-    figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=MUTED)
+    figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=style.MUTED)
     return figure
 
 
@@ -203,16 +186,18 @@ def _draw_sizes(axes: Axes, histogram: Histogram, colors: Sequence[str]) -> None
     for (side, width), color in zip(sides.items(), colors, strict=True):
         bars = axes.bar(range(len(bins)), [getattr(one, side) for one in bins], width, color=color)
         for bar, one in zip(bars, bins, strict=True):
-            tooltip(bar, f"{one.name} images: {one.before:,} classes before, {one.after:,} after")
+            style.tooltip(
+                bar, f"{one.name} images: {one.before:,} classes before, {one.after:,} after"
+            )
     highest = max(max(one.before, one.after) for one in bins)
     axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, highest))
     axes.set_yticks([0, highest], ["0", _short(highest, 10_000)])
     places = range(0, len(bins), -(-len(bins) // TICKS))
     axes.set_xticks(places, [_short(bins[place].largest) for place in places])
-    axes.tick_params(length=0, labelsize=8, labelcolor=MUTED)
+    axes.tick_params(length=0, labelsize=8, labelcolor=style.MUTED)
     axes.spines[["left", "right"]].set_visible(False)
-    axes.spines["top"].set_color(FAINT)
-    axes.spines["bottom"].set_color(MUTED)
+    axes.spines["top"].set_color(style.FAINT)
+    axes.spines["bottom"].set_color(style.MUTED)
 
 
 def _short(count: int, least: int = 1000) -> str:
@@ -224,32 +209,32 @@ def contact_sheet(
     table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3, seed: int = 0
 ) -> Figure:
     """Draw a row for each domain with `views` images of each of `classes` random classes."""
-    colors = domain_colors(table["domain"])
+    colors = style.domain_colors(table["domain"])
     domains = table.groupby("domain")
-    figure, axes = canvas(MARGIN + classes * (views + GAP) - GAP, len(domains))
+    figure, axes = style.canvas(MARGIN + classes * (views + GAP) - GAP, len(domains))
     for y, (domain, rows) in enumerate(domains):
-        heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
+        style.heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
         sizes = rows["label"].value_counts()
         large = sorted(sizes.index[sizes >= views])
         chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
         for c, label in enumerate(chosen):
             paths = rows[rows["label"] == label].sample(views, random_state=seed)["image_path"]
             for v, path in enumerate(paths):
-                place(axes, thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
+                style.place(axes, style.thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
     return figure
 
 
 def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int = 0) -> Figure:
     """Draw an image of each domain above its caption."""
-    colors = domain_colors(table["domain"])
+    colors = style.domain_colors(table["domain"])
     rows = table.groupby("domain").sample(1, random_state=seed).reset_index(drop=True)
     height = 1.5
-    figure, axes = canvas(columns * 1.05, height * -(-len(rows) // columns))
+    figure, axes = style.canvas(columns * 1.05, height * -(-len(rows) // columns))
     for i, row in rows.iterrows():
         x, y = i % columns * 1.05 + 0.05, i // columns * height
-        place(axes, thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
-        note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
-        note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
+        style.place(axes, style.thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
+        style.note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
+        style.note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
     return figure
 
 
@@ -264,13 +249,13 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
     """
     rows = table.groupby("heading", sort=False)
     width = MARGIN + columns + (-(-columns // views) - 1) * GAP
-    figure, axes = canvas(width, NOTED * len(rows))
+    figure, axes = style.canvas(width, NOTED * len(rows))
     for y, (name, shown) in enumerate(rows):
-        heading(axes, MARGIN / 2, NOTED * y + 0.5, name)
+        style.heading(axes, MARGIN / 2, NOTED * y + 0.5, name)
         for i, picture in enumerate(shown.head(columns).itertuples()):
             x = MARGIN + i + i // views * GAP
-            place(axes, thumbnail(root / picture.image_path), x, NOTED * y + 0.03)
-            note(axes, x, NOTED * y + 1.0, textwrap.fill(picture.note, NOTE_CHARS))
+            style.place(axes, style.thumbnail(root / picture.image_path), x, NOTED * y + 0.03)
+            style.note(axes, x, NOTED * y + 1.0, textwrap.fill(picture.note, NOTE_CHARS))
     return figure
 
 
@@ -283,43 +268,45 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     """
     taken, rejected = table[table["step"].notna()], table[table["step"].isna()]
     shown = rejected.sort_values("gain", kind="stable").tail(REJECTED_SHOWN)
-    figure = new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
+    figure = style.new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    _draw_steps(tidy(left, f"{metric}, step by step", grid="y"), taken)
-    _draw_gains(tidy(right, "gains of rejected changes", grid="x"), shown)
+    _draw_steps(style.tidy(left, f"{metric}, step by step", grid="y"), taken)
+    _draw_gains(style.tidy(right, "gains of rejected changes", grid="x"), shown)
     if len(shown) < len(rejected):
-        name_axes(right, f"the best {REJECTED_SHOWN} of {len(rejected):,}")
+        style.name_axes(right, f"the best {REJECTED_SHOWN} of {len(rejected):,}")
     for axes, rows in ((left, taken), (right, shown)):
         if rows.empty:
-            write_inside(axes, "nothing")
+            style.write_inside(axes, "nothing")
     return figure
 
 
 def _draw_steps(axes: Axes, taken: pd.DataFrame) -> None:
-    style: dict[str, Any] = {"color": INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
-    style |= {"ecolor": MUTED, "capsize": 3}
+    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
+    options |= {"ecolor": style.MUTED, "capsize": 3}
     places = range(1, len(taken) + 1)
     score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
-    axes.errorbar(places, score, yerr=error, **style)
+    axes.errorbar(places, score, yerr=error, **options)
     axes.set_xlim(0.5, max(len(taken), 1) + 0.5)
     if len(taken) <= STEPS_NAMED:
-        names = [legible(change, 24) for change in taken["change"]]
+        names = [style.legible(change, 24) for change in taken["change"]]
         turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
         axes.set_xticks(places, names, fontsize=9, **turned)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        name_axes(axes, "step")
+        style.name_axes(axes, "step")
 
 
 def _draw_gains(axes: Axes, rejected: pd.DataFrame) -> None:
     gains = rejected["gain"].tolist()
-    colors = [RIGHT if gain > 0 else WRONG if gain < 0 else IGNORED for gain in gains]
+    colors = [
+        style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED for gain in gains
+    ]
     bars = axes.barh(range(len(gains)), gains, color=colors, height=0.7)
     for bar, change, gain in zip(bars, rejected["change"], gains, strict=True):
-        tooltip(bar, f"{change}: {gain:+.4f}")
-    axes.set_yticks(range(len(gains)), [legible(change, 24) for change in rejected["change"]])
+        style.tooltip(bar, f"{change}: {gain:+.4f}")
+    axes.set_yticks(range(len(gains)), [style.legible(change, 24) for change in rejected["change"]])
     axes.set_ylim(-0.6, max(len(gains), 1) - 0.4)
-    axes.axvline(0, color=MUTED, linewidth=1)
+    axes.axvline(0, color=style.MUTED, linewidth=1)
     axes.locator_params(axis="x", nbins=4)
 
 
@@ -330,15 +317,20 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
         rows: from `guie.curation.pseudo_labels.thinned`: coverage, precision and at_least, the
             lower 95 % bound of precision; all from 0 to 1.
     """
-    figure = new_figure(2.6, width=6.0)
-    axes = tidy(figure.subplots(), grid="y")
+    figure = style.new_figure(2.6, width=6.0)
+    axes = style.tidy(figure.subplots(), grid="y")
     table = pd.DataFrame(rows)
-    style: dict[str, Any] = {"color": ACCENT, "marker": "o", "markersize": 3, "linewidth": 1.6}
-    axes.plot(table["coverage"], table["precision"], "-", label="measured", **style)
-    axes.plot(table["coverage"], table["at_least"], "--", label="at least", **style)
+    options: dict[str, Any] = {
+        "color": style.ACCENT,
+        "marker": "o",
+        "markersize": 3,
+        "linewidth": 1.6,
+    }
+    axes.plot(table["coverage"], table["precision"], "-", label="measured", **options)
+    axes.plot(table["coverage"], table["at_least"], "--", label="at least", **options)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    name_axes(axes, "kept", "right")
-    axes.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=INK)
+    style.name_axes(axes, "kept", "right")
+    axes.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=style.INK)
     return figure

@@ -244,11 +244,9 @@ def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int
         paths = members.groupby("label", sort=False)["image_path"].unique()
         labels = _shuffled(paths.index.to_numpy(), seed)
         samples = [
-            {"label": label, "images": len(paths[label]), "paths": _shuffled(paths[label], seed)}
-            for label in labels[:classes]
+            {"label": n, "images": len(paths[n]), "paths": _shuffled(paths[n], seed)[:IMAGES]}
+            for n in labels[:classes]
         ]
-        for sample in samples:
-            sample["paths"] = sample["paths"][:IMAGES]
         found.append({"domain": domain, "split": split, "total": len(labels), "classes": samples})
     return found, len(domains) - len(shown)
 
