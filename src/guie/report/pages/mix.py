@@ -43,27 +43,21 @@ NAMES = {
     "leaks into val": "compared with val",
     "selection": "selected",
 }
-ABOUT = {  # kinds of findings
-    "placeholder": (
-        "Placeholders",
-        "One image with so many labels that none of them can be trusted.",
-    ),
-    "leak": (
-        "Leaks",
-        "A training image that is a copy of a validation or test image of the mix.",
-    ),
-    "conflict": ("Label conflicts", "One image with labels that have no class in common."),
-    "exact duplicate": ("Exact duplicates", "Images with the same pixels after decoding."),
-    "near duplicate": ("Near-duplicates", "Copies of one image within a class."),
-    "outlier": (
-        "Outliers",
-        "Training images far from their class, next to the most typical image of that class.",
-    ),
+KINDS = {  # of findings
+    "placeholder": "Placeholders",
+    "leak": "Leaks",
+    "conflict": "Label conflicts",
+    "exact duplicate": "Exact duplicates",
+    "near duplicate": "Near-duplicates",
+    "outlier": "Outliers",
 }
-DOUBTFUL = {
-    "leak": "Leaks, if these are copies",
-    "conflict": "Label conflicts, if these are copies",
-    "near duplicate": "Near-duplicates, if these are copies",
+ABOUT = {
+    "placeholder": "One image with so many labels that none of them can be trusted.",
+    "leak": "A training image that is a copy of a validation or test image of the mix.",
+    "conflict": "One image with labels that have no class in common.",
+    "exact duplicate": "Images with the same pixels after decoding.",
+    "near duplicate": "Copies of one image within a class.",
+    "outlier": "Training images far from their class, next to the most typical image of that class.",
 }
 ABOUT_DOUBTFUL = (
     "These pairs differ no more than altered copies do, but look-alikes can be as close, so nothing"
@@ -119,9 +113,8 @@ def write_report(
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
     sizes = histograms(before, class_sizes(table))
     shown, hidden = galleries(table, config["seed"])
-    values: dict[str, Any] = {
-        "summary": summary,
-        "config": to_yaml(config),
+    values: dict[str, Any] = {"summary": summary, "config": to_yaml(config)}
+    values |= {
         "limit": ROWS,
         "metric": metric,
         "colors": colors,
@@ -142,8 +135,7 @@ def write_report(
         "gains": [] if gains is None else _step_rows(gains),
         "charts": _charts(whole, labels, gains, metric),
     }
-    absent = {name for name, value in OPTIONAL.items() if not values[value]}
-    values["sections"] = {k: title for k, title in SECTIONS.items() if k not in absent}
+    values["sections"] = {k: v for k, v in SECTIONS.items() if values[OPTIONAL.get(k, "summary")]}
     with tqdm(desc="report", unit="img", disable=None) as bar:
         write_page(path, "mix.html.j2", values | {"picture": Pictures(Path(root), bar)})
 
@@ -268,13 +260,13 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
     findings = findings.assign(linked=connected_components(graph, directed=False)[1][one])
     found = []
-    for sure, kind in product((False, True), dict.fromkeys([*ABOUT, *findings["kind"]])):
+    for sure, kind in product((False, True), dict.fromkeys([*KINDS, *findings["kind"]])):
         rows = findings[(findings["kind"] == kind) & (findings["sure"] == sure)]
         if rows.empty:
             continue
-        title, about = ABOUT.get(kind, (kind, ""))
+        title, about = KINDS.get(kind, kind), ABOUT.get(kind, "")
         if not sure:
-            title, about = DOUBTFUL.get(kind, title), ABOUT_DOUBTFUL
+            title, about = f"{title}, if these are copies", ABOUT_DOUBTFUL
         group = {"kind": kind, "title": title, "about": about, "total": len(rows)}
         group["actions"] = rows["action"].value_counts().sort_index().to_dict()
         group["pairs"] = _shown_pairs(rows, sure).to_dict("records")
