@@ -11,7 +11,6 @@ from PIL import Image
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_models
 from guie.report.pages.evaluation import write_evaluation
-from guie.report.pages.evaluation_scores import judged_models
 
 SCRIPT = "<script>document.title='taken'</script>"
 CLOSING = "</script><img src=x onerror=\"document.title='taken'\">"
@@ -52,7 +51,6 @@ def write_scored(path: Path, root: Path, table: pd.DataFrame, **how) -> str:
     models = how.get("models") or {"runs/ours.npz": embeddings(table, 1.0)}
     protocols = [protocol_of(name).over(table) for name in how.get("protocols", ["merged"])]
     reports, _ = run_models(protocols, models, table, draws=50, draws_of_others=50)
-    judged = judged_models(models, reports, table)
     folder = root if how.get("pictures", True) else None
-    write_evaluation(path, judged, protocols, table, folder, "mix.csv, test split")
+    write_evaluation(path, models, reports, protocols, table, folder, "mix.csv, test split")
     return path.read_text(encoding="utf-8")

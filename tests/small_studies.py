@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import runpy
 import sys
 import textwrap
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from guie.config.loading import to_yaml
+from guie.studies import runner
 from guie.studies import study as studying
 from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import Code, Record, read_results, stamp
@@ -37,7 +36,7 @@ STUDY: dict[str, Any] = {
 }
 CODE = Code(src="5c" * 20, commit="c0" * 20, dirty=False)
 
-# Reads what it is told, writes what the real one would; a row named `bad` has no luck.
+# Reads its config, writes what the real one would; a row named `bad` fails.
 TRAIN = """
 import json, re, sys, time
 from pathlib import Path
@@ -66,8 +65,8 @@ config = YAML(typ="safe", pure=True).load(Path(sys.argv[2]).read_text())
 run = Path(config["out"]) / config["name"]
 run.mkdir()
 runs = [Path(member["model"]) for member in config["members"]]
-told = [str(path.name) for path in runs if (path / "summary.json").exists()]
-(run / "composed.json").write_text(json.dumps({"members": told, "val": config["val"]}))
+members = [str(path.name) for path in runs if (path / "summary.json").exists()]
+(run / "composed.json").write_text(json.dumps({"members": members, "val": config["val"]}))
 line = {"step": 0, "val_r_at_1": 0.5, "val_mmp_at_5": 0.5, "val_r_at_1/cars": 0.5}
 (run / "metrics.jsonl").write_text(json.dumps(line) + chr(10))
 (run / "summary.json").write_text(json.dumps({"best": {"step": 0, "val_r_at_1": 0.5}, "steps": 0}))
@@ -85,13 +84,13 @@ from pathlib import Path
 out = Path(sys.argv[sys.argv.index("--out") + 1])
 score = int(out.parent.name[-2:], 16) / 300
 scores = {"r_at_1": score, "mmp_at_5": score}
-told = {"mean": scores, "domains": {"cars": scores}}
+report = {"mean": scores, "domains": {"cars": scores}}
 if "--draws" not in sys.argv:
-    told["intervals"] = {"mean": {"r_at_1": [score - 0.01, score + 0.02]}}
+    report["intervals"] = {"mean": {"r_at_1": [score - 0.01, score + 0.02]}}
 if "--protocol" in sys.argv:
     headline = {"unified R@1": score, "harmonic R@1": score / 2}
-    told = {"protocols": {"puma": {"headline": headline | {"harmonic MAP@R": None}}}}
-out.write_text(json.dumps(told))
+    report = {"protocols": {"puma": {"headline": headline | {"harmonic MAP@R": None}}}}
+out.write_text(json.dumps(report))
 (out.parent / f"{out.stem}.words").write_text(" ".join(sys.argv[1:]))
 if "--write-queries" in sys.argv:
     queries = Path(sys.argv[sys.argv.index("--write-queries") + 1])
@@ -101,7 +100,7 @@ if "--write-queries" in sys.argv:
 
 
 def written(folder: Path, **changes: Any) -> Path:
-    """A study's file, its base and its manifest beside it."""
+    """A study's file, with its base."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "base.yaml").write_text(BASE)
     path = folder / "s.yaml"
@@ -142,11 +141,6 @@ def record(job: Job, test: float, code: Code = CODE, **more: Any) -> Record:
     }
 
 
-def luck(job: Job) -> float:
-    """A score that is the job's own."""
-    return int(hashlib.sha256(json.dumps(job.training).encode()).hexdigest()[:4], 16) / 65536
-
-
 RUN_CHILD, ONE_AT_A_TIME = Children.run, threading.Lock()
 
 
@@ -165,10 +159,11 @@ def stand_in(folder: Path, patched: pytest.MonkeyPatch, processes: bool = False)
     if not (folder / "fakes").exists():
         scripts(folder / "fakes")
     patched.chdir(folder)
-    patched.setattr(studying, "SCRIPTS", folder / "fakes")
-    patched.setattr(studying, "code_of", lambda: CODE)
-    patched.setattr(studying, "look_at_images", lambda jobs: None)
-    patched.setattr(studying.Study, "draw", lambda study, now: None)
+    patched.setattr(runner, "SCRIPTS", folder / "fakes")
+    for module in (studying, runner):
+        patched.setattr(module, "code_of", lambda: CODE)
+    patched.setattr(studying, "decode_images", lambda jobs: None)
+    patched.setattr(studying, "draw", lambda *args: None)
 
 
 def trained(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The documents are true: links lead somewhere, paths exist, commands parse, and their inputs are there.
 
-Every Markdown file but the dated logs is read, and the examples in the scripts' docstrings.
+Every Markdown file is read, and the examples in the scripts' docstrings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCRIPTS["get_small"] = ROOT / "input/get_small.py"
 DOCUMENTS = [
     path
     for path in sorted(ROOT.rglob("*.md"))
-    if not {"log", "runs", "node_modules"} & set(path.relative_to(ROOT).parts)
+    if not {"runs", "node_modules"} & set(path.relative_to(ROOT).parts)
     and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     and path.relative_to(ROOT).parts[0] not in ("exported", "submissions", "input")
 ] + [ROOT / "submissions/README.md", ROOT / "input/README.md"]

@@ -1,4 +1,4 @@
-"""EXPERIMENTS.md and the documents of the studies: lengths, links, and scores that equal the records."""
+"""EXPERIMENTS.md and the documents of the studies: lengths, and scores that equal the records."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ REPOSITORY = Path(__file__).parents[1]
 EXPERIMENTS = REPOSITORY / "EXPERIMENTS.md"
 README = REPOSITORY / "README.md"
 STUDIES = REPOSITORY / "configs/studies"
-TABLES = STUDIES / "tables.md"
-LOG = sorted((STUDIES / "log").glob("20*.md"))
-DOCUMENTS = [EXPERIMENTS, TABLES, STUDIES / "README.md", STUDIES / "log/README.md", *LOG]
 CLAIMS = STUDIES / "claims.yaml"  # no study, but a list of comparisons
 NAMES = [path.stem for path in sorted(STUDIES.glob("*.yaml")) if path != CLAIMS]
 
@@ -166,13 +163,11 @@ def test_scores_equal_the_records(records: None) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_of_a_study_is_current(records: None, name: str) -> None:
-    begin = f"<!-- study: {name} -->\n"
-    text = TABLES.read_text(encoding="utf-8")
-    assert begin in text, f"add the lines {begin.strip()} and {END} to {TABLES}"
-    written = text.partition(begin)[2].partition(END)[0]
-    command = f"python src/study.py configs/studies/{name}.yaml --any-code --table --write {TABLES}"
-    assert written == rendered(*committed(name)), f"run: {command}"
+def test_the_table_of_a_study_has_every_row(records: None, name: str) -> None:
+    plan, now = committed(name)
+    lines = rendered(plan, now).splitlines()
+    names = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
+    assert sorted(names[2:]) == sorted(row.name for row in plan.rows)
 
 
 @pytest.mark.parametrize(("path", "headlines"), [(EXPERIMENTS, False), (README, True)])
@@ -198,44 +193,14 @@ def test_every_study_is_described() -> None:
     assert [name for name in NAMES if f"[{name}]({name}.yaml)" not in text] == []
 
 
-def anchors(path: Path) -> set[str]:
-    """Return the anchors that GitHub gives to the headings."""
-    heads = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
-    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head).lower() for head in heads]
-    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_and_paths_exist(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        file, _, anchor = target.partition("#")
-        goal = (path.parent / file).resolve() if file else path
-        assert goal.exists(), f"{path.name}: {target}"
-        if anchor:
-            assert anchor in anchors(goal), f"{path.name}: {target}"
-    if path not in LOG:  # which names the files of its day
-        named = re.findall(r"(?<![\w/.-])((?:configs|src|tests)/[\w/.-]*\w)", text)
-        assert [name for name in named if not (REPOSITORY / name).exists()] == []
-
-
-def test_the_index_of_the_log_names_every_entry() -> None:
-    index = (STUDIES / "log/README.md").read_text(encoding="utf-8")
-    for path in LOG:
-        titles = re.findall(r"(?m)^## (.+)$", path.read_text(encoding="utf-8"))
-        assert titles and all(f"- [{title}]({path.name}#" in index for title in titles), path
-
-
 def test_configs_name_sections_that_exist() -> None:
-    """`EXPERIMENTS.md, "A"` and `log/DAY.md, "B"` in configs and code begin a heading there."""
+    """`EXPERIMENTS.md, "A"` in configs and code begins a heading there."""
     files = [*(REPOSITORY / "configs").rglob("*.yaml"), *(REPOSITORY / "src").rglob("*.py")]
-    files = [path for path in files if path.parent.name != "recipes"]
+    titles = sections(EXPERIMENTS.read_text(encoding="utf-8"))
     found = 0
     for path in files:
         text = re.sub(r"\n# *", " ", path.read_text(encoding="utf-8"))
-        for file, quoted in re.findall(r'(EXPERIMENTS\.md|log/20[\d-]+\.md), "([^"]+)"', text):
-            goal = EXPERIMENTS if file == EXPERIMENTS.name else STUDIES / file
-            titles = sections(goal.read_text(encoding="utf-8"))
+        for quoted in re.findall(r'EXPERIMENTS\.md, "([^"]+)"', text):
             assert any(title.startswith(quoted) for title in titles), f"{path}: {quoted}"
             found += 1
     assert found >= len(NAMES)

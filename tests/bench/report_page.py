@@ -26,7 +26,6 @@ from tqdm import tqdm
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_models
 from guie.report.pages.evaluation import write_evaluation
-from guie.report.pages.evaluation_scores import judged_models
 
 DOMAINS, CLASS_SIZE, DIM, FILES = 10, 10, 64, 2_000
 SPREAD = 1.1  # of a class about its centre, against 1 of the centres: R@1 near .8
@@ -98,13 +97,14 @@ def main() -> None:
             [protocol], models, table, draws=args.draws, draws_of_others=args.draws
         )
         scored = time.perf_counter() - begun
-        judged = judged_models(models, reports, table)
         print(f"R@1 {reports['model_0'][0]['headline']['R@1']:.3f}, {args.queries:,} queries")
         print(f"scored with intervals, {args.models} models: {scored:.1f} s")
         rows = []
         for name, pictures in (("with pictures", root), ("--no-images", None)):
             page = (args.keep or root / "page.html").with_stem(f"page_{name[:4].strip('-')}")
-            wrote = seconds_of(partial(write_evaluation, page, judged, [protocol], table, pictures))
+            wrote = seconds_of(
+                partial(write_evaluation, page, models, reports, [protocol], table, pictures)
+            )
             rows.append((name, page.stat().st_size / 1e6, wrote, *opened(page), peak_gb()))
         heads = ["page", "MB", "written, s", "opened, s", "a table of classes sorted, s", "peak GB"]
         show(heads, rows)

@@ -54,30 +54,25 @@ def shown_text(output: NotebookNode) -> str:
 def test_the_runner_takes_them_in_order(runner: ModuleType) -> None:
     names = [path.stem for path in runner.numbered(FOLDER)]
     assert names == [f"{number:02d}_{step}" for number, step in enumerate(STEPS, 1)]
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 4.5e6
 
 
-def test_valid_and_opened_by_what_it_needs(committed: NotebookNode) -> None:
+def test_a_notebook_states_its_needs_defines_nothing_and_imports_what_exists(
+    committed: NotebookNode,
+) -> None:
     nbformat.validate(committed)
     title = committed.cells[0].source
     assert title.startswith("# ")
-    for word in ("Inputs", "Outputs", "Minutes"):
-        assert f"**{word}**" in title
-
-
-def test_defines_nothing(committed: NotebookNode) -> None:
+    assert all(f"**{word}**" in title for word in ("Inputs", "Outputs", "Minutes"))
     defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-    for cell in code_cells(committed):
-        assert not any(isinstance(node, defining) for node in ast.walk(ast.parse(cell.source)))
-
-
-def test_imports_what_is_there(committed: NotebookNode) -> None:
-    for cell in code_cells(committed):
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("guie"):
-                module = importlib.import_module(node.module)
-                for name in (alias.name for alias in node.names):
-                    if not hasattr(module, name):
-                        importlib.import_module(f"{node.module}.{name}")
+    nodes = [node for cell in code_cells(committed) for node in ast.walk(ast.parse(cell.source))]
+    assert not any(isinstance(node, defining) for node in nodes)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("guie"):
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names):
+                if not hasattr(module, name):
+                    importlib.import_module(f"{node.module}.{name}")
 
 
 def test_outputs_are_clean(committed: NotebookNode) -> None:
@@ -105,38 +100,28 @@ def test_outputs_are_of_one_commit(runner: ModuleType) -> None:
     assert len({notebook.metadata["guie"]["commit"] for notebook in read}) == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "same"),
-    [("1 + 1", True), ("1 + 2", False), ("run('configs/studies/losses.yaml')", False)],
-)
-def test_the_fingerprint_is_of_code(source: str, same: bool, runner: ModuleType) -> None:
-    one = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
-    words = nbformat.v4.new_markdown_cell("words may change")
-    other = nbformat.v4.new_notebook(cells=[words, nbformat.v4.new_code_cell(source)])
-    assert (runner.fingerprint(one) == runner.fingerprint(other)) is same
-
-
-@pytest.mark.parametrize("change", ["a config of the demo", "a result of a study"])
-def test_the_fingerprint_is_of_configs_and_results(
-    change: str, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_fingerprint_is_of_code_configs_and_results(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("as_committed('configs/studies/losses.yaml')")]
-    )
     monkeypatch.setattr(runner, "ROOT", tmp_path)
-    config = tmp_path / "configs" / "demo" / "train.yaml"
-    result = tmp_path / "configs" / "studies" / "losses.json"
+    config, result = tmp_path / "configs/demo/train.yaml", tmp_path / "configs/studies/losses.json"
     for path, text in ((config, "epochs: 1"), (result, "[1]")):
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    before = runner.fingerprint(notebook)
+
+    def fingerprint(*cells: NotebookNode) -> str:
+        study = nbformat.v4.new_code_cell("as_committed('configs/studies/losses.yaml')")
+        return runner.fingerprint(nbformat.v4.new_notebook(cells=[study, *cells]))
+
+    before = fingerprint()
+    assert fingerprint(nbformat.v4.new_markdown_cell("words may change")) == before
+    assert fingerprint(nbformat.v4.new_code_cell("1 + 1")) != before
     config.write_text("# a comment\nepochs: 1")
-    assert runner.fingerprint(notebook) == before
-    if change == "a config of the demo":
-        config.write_text("epochs: 2")
-    else:
-        result.write_text("[2]")
-    assert runner.fingerprint(notebook) != before
+    assert fingerprint() == before
+    config.write_text("epochs: 2")
+    changed = fingerprint()
+    result.write_text("[2]")
+    assert len({before, changed, fingerprint()}) == 3
 
 
 @pytest.mark.parametrize("state", [None, {"commit": "0" * 40, "dirty": True}])
@@ -168,16 +153,9 @@ def test_every_picture_is_committed(committed: NotebookNode) -> None:
             )
 
 
-def test_together_they_stay_small() -> None:
-    assert sum(path.stat().st_size for path in NOTEBOOKS) < 4.5e6
-
-
 @pytest.mark.parametrize("path", ["/home/me/x.csv", "see (/opt/venv/lib)", r"C:\\data", '"/a/b"'])
-def test_the_search_for_absolute_paths_finds_them(path: str) -> None:
+def test_absolute_paths_are_found(path: str) -> None:
     assert ABSOLUTE.search(path)
-
-
-def test_the_search_for_absolute_paths_spares_the_rest() -> None:
     for fine in ("runs/demo/x.png", "<td>a</td>", "https://a.org/b/c", "../src/guie", "1 / 2"):
         assert not ABSOLUTE.search(fine)
 
@@ -257,10 +235,10 @@ def test_the_demo_ends_with_the_score_and_the_tour_runs_all(
     runner.main(words)
     assert ran == [f"{number:02}_a.ipynb" for number in range(1, count + 1)]
     printed = capsys.readouterr().out
-    assert ("about 2.5 min" in printed) is ("--smoke" not in words)  # it tells the demo's minutes
+    assert ("about 2.5 min" in printed) is ("--smoke" not in words)  # the minutes of the demo
 
 
-def test_the_last_words(
+def test_the_runner_ends_with_the_score(
     runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "ROOT", tmp_path)
@@ -274,31 +252,21 @@ def test_the_last_words(
     assert "runs/demo/figures/06_gallery.png" in words
 
 
-def test_pictures_to_open_are_pictures_that_are_drawn(runner: ModuleType) -> None:
+def test_pictures_that_the_runner_names_are_drawn(runner: ModuleType) -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in NOTEBOOKS)
     for name in runner.PICTURES:
         assert f'\\"{name}\\"' in source
 
 
-def test_run_streams_and_fails_with_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    helpers.run("""python -c "import os; print(os.path.basename(os.getcwd()))" """)
-    assert capfd.readouterr().out == f"{helpers.ROOT.name}\n"
-    with pytest.raises(RuntimeError, match=r"exit code 3\n.*no such thing"):
-        helpers.run(
-            """python -c "import sys; print('no such thing', file=sys.stderr); sys.exit(3)" """
-        )
-
-
-def test_run_may_be_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+def test_run_streams_or_is_quiet_and_fails_with_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    helpers.run("""python -c "import nbclient, os, sys; print(os.getcwd(), sys.prefix)" """)
+    assert capfd.readouterr().out == f"{helpers.ROOT} {sys.prefix}\n"  # this environment's python
     bar = "import sys; print('table'); print('100 %', file=sys.stderr)"
     helpers.run(f"""python -c "{bar}" """, quiet=True)
-    streams = capfd.readouterr()
-    assert (streams.out, streams.err) == ("", "100 %\n")
-
-
-def test_run_prefers_this_environment(capfd: pytest.CaptureFixture[str]) -> None:
-    helpers.run("""python -c "import nbclient, sys; print(sys.prefix)" """)
-    assert capfd.readouterr().out.strip() == sys.prefix
+    assert capfd.readouterr() == ("", "100 %\n")
+    failing = "import sys; print('no such thing', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(RuntimeError, match=r"exit code 3\n.*no such thing"):
+        helpers.run(f"""python -c "{failing}" """)
 
 
 def test_show_saves_and_embeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

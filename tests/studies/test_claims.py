@@ -24,7 +24,6 @@ from guie.studies.claims import (
     read_claims,
     verdict,
 )
-from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus, add_record, results_path
 from small_studies import plan, record
 
@@ -36,27 +35,32 @@ CLAIM = {
     "direction": "row",
     "study": "s",
 }
+SEEDS = range(3)
 
 
 def claim(**changes: Any) -> ClaimConfig:
     return ClaimConfig(**{**CLAIM, "row": "softmax", "against": "plain", **changes})
 
 
-def known(plan: Plan, scores: dict[tuple[str, int], Any]) -> StudyStatus:
-    """The state of a study with these results: R@1, or changes of a whole record."""
-    done = {}
-    for (row, seed, *fold), value in scores.items():
-        job = plan.jobs[row, seed, fold[0] if fold else None]
+def effect(
+    folder: Path, results: dict[tuple, Any], claim: ClaimConfig, **study: Any
+) -> Effect | None:
+    """Return the effect by results: R@1, or more of a record, by row, seed and perhaps fold."""
+    study_plan, done = plan(folder, **{"seeds": 3} | study), {}
+    for (row, seed, *fold), value in results.items():
+        job = study_plan.jobs[row, seed, fold[0] if fold else None]
         more = value if isinstance(value, dict) else {"test": value}
-        done[job.identity] = record(job, **more)
-    return StudyStatus(done, {}, {}, 0)
+        extra = {key: more.pop(key) for key in ("classes", "val") if key in more}
+        found = done[job.identity] = record(job, **more)
+        if "classes" in extra:
+            found["test"]["classes"] = {"cars": extra["classes"]}
+        if "val" in extra:
+            found["val"]["r_at_1"] = extra["val"]
+    return effect_of(claim, study_plan, StudyStatus(done, {}, {}, 0))
 
 
-def with_classes(hits: list[int], queries: list[int]) -> dict[str, Any]:
-    return {
-        "test": sum(hits) / sum(queries),
-        "classes": {"cars": {"hits": hits, "queries": queries}},
-    }
+def counted(hits: list[int], queries: tuple[int, ...] = (4, 6, 10)) -> dict[str, Any]:
+    return {"test": sum(hits) / sum(queries), "classes": {"hits": hits, "queries": [*queries]}}
 
 
 @pytest.mark.parametrize(
@@ -77,12 +81,12 @@ def with_classes(hits: list[int], queries: list[int]) -> dict[str, Any]:
 def test_the_interval_and_the_direction_of_the_source_decide(
     seeds: int, low: float, high: float, direction: str, expected: str
 ) -> None:
-    effect = Effect(("a", "b"), seeds, (low + high) / 2, low, high, "seeds")
-    assert verdict(effect, direction) == expected
+    found = Effect(("a", "b"), seeds, (low + high) / 2, low, high, "seeds")
+    assert verdict(found, direction) == expected
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
+    ("changes", "says"),
     [
         ({"says": None}, "claims.0.says: missing, and it has no default"),
         ({"says": ""}, "claims.0.says: "),
@@ -94,89 +98,66 @@ def test_the_interval_and_the_direction_of_the_source_decide(
         ),
     ],
 )
-def test_a_claim_without_what_its_source_says_is_refused(
-    tmp_path: Path, changes: dict[str, Any], error: str
+def test_a_claim_without_its_source_is_refused(
+    tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     values = {**CLAIM, "row": "softmax", "against": "plain", **changes}
     path = tmp_path / "claims.yaml"
     path.write_text(to_yaml({"claims": [{k: v for k, v in values.items() if v is not None}]}))
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         read_claims(path)
-    assert re.fullmatch(f"{path}:\\d+: {error}.*", str(refused.value))
+    assert re.fullmatch(f"{path}:\\d+: {says}.*", str(error.value))
 
 
-def test_a_claim_whose_row_has_no_result_was_not_run(folder: Path) -> None:
-    study_plan = plan(folder, seeds=3)
-    now = known(study_plan, {("softmax", seed): 0.7 for seed in range(3)})
-    assert effect_of(claim(), study_plan, now) is None
-    assert verdict(None, "row") == verdict(None, "none") == "not run"
+def test_a_claim_whose_row_has_no_result_was_not_run(tmp_path: Path) -> None:
+    found = effect(tmp_path, {("softmax", seed): 0.7 for seed in SEEDS}, claim())
+    assert found is None and verdict(None, "row") == verdict(None, "none") == "not run"
 
 
-def test_seeds_are_paired(folder: Path) -> None:
+def test_seeds_are_paired(tmp_path: Path) -> None:
     """Seeds that one row lacks do not count; the interval is that of a paired t test."""
-    study_plan = plan(folder, seeds=4)
     ours, theirs = [0.71, 0.74, 0.70], [0.70, 0.71, 0.68]
     results = {("softmax", seed): value for seed, value in enumerate(ours)}
     results |= {("plain", seed): value for seed, value in enumerate([*theirs, 0.1])}
-    effect = effect_of(claim(), study_plan, known(study_plan, results))
-    assert effect is not None and effect.covers == "seeds" and effect.seeds == 3
+    found = effect(tmp_path, results, claim(), seeds=4)
+    assert found is not None and found.covers == "seeds" and found.seeds == 3
     twin = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    assert (effect.low, effect.high) == pytest.approx((twin.low, twin.high))
-    assert effect.value == pytest.approx(0.02)
-    assert effect.smallest == pytest.approx(effect.high - effect.value)
+    assert (found.low, found.high) == pytest.approx((twin.low, twin.high))
+    assert found.value == pytest.approx(0.02)
+    assert found.smallest == pytest.approx(found.high - found.value)
 
-    one = effect_of(
-        claim(), study_plan, known(study_plan, {k: v for k, v in results.items() if not k[1]})
-    )
+    one = effect(tmp_path, {key: v for key, v in results.items() if key[1] == 0}, claim())
     assert one is not None and one.seeds == 1 and math.isnan(one.low) and math.isnan(one.smallest)
 
 
-def test_one_seed_knows_the_smallest_effect_of_three(folder: Path) -> None:
+def test_of_one_seed_the_smallest_effect_of_three_is_estimated(tmp_path: Path) -> None:
     """The variance of the difference is twice that of the study's median row."""
     rows = {name: {"train.epochs": 2 + place} for place, name in enumerate(["plain", *"abcd"])}
-    study_plan = plan(folder, seeds=3, rows=rows)
     several = {"a": [0.70, 0.71, 0.75], "b": [0.70, 0.72, 0.71], "c": [0.6, 0.6, 0.6]}
-    results = {(row, seed): r_at_1 for row, s in several.items() for seed, r_at_1 in enumerate(s)}
-    found = effect_of(
-        claim(row="d", against="b"),
-        study_plan,
-        known(study_plan, results | {("d", 0): 0.8}),
-    )
+    results = {(row, seed): r_at_1 for row, of in several.items() for seed, r_at_1 in enumerate(of)}
+    found = effect(tmp_path, results | {("d", 0): 0.8}, claim(row="d", against="b"), rows=rows)
     assert found is not None and found.seeds == 1
     t_of_three = 4.302653
     expected = t_of_three * math.sqrt(2 * np.var(several["b"], ddof=1) / 3)
     assert found.smallest == pytest.approx(expected, rel=1e-6)
 
 
-def test_classes_widen_the_interval(folder: Path) -> None:
+def test_classes_widen_the_interval(tmp_path: Path) -> None:
     """Both parts of the variance count; with equal seeds only that of the classes is left."""
-    study_plan = plan(folder, seeds=3)
-    queries = [4, 6, 10]
-    results = {("softmax", s): {"classes": [3, 6, 9]} for s in range(3)}
-    results |= {("plain", s): {"classes": [3, 2, 8]} for s in range(3)}
-    now = known(study_plan, dict.fromkeys(results, 0.5))
-    for (row, seed), value in results.items():
-        test = now.done[study_plan.jobs[row, seed, None].identity]["test"]
-        test["classes"] = {"cars": {"hits": value["classes"], "queries": queries}}
-        test["r_at_1"] = sum(value["classes"]) / sum(queries)
-    effect = effect_of(claim(), study_plan, now)
-    assert effect is not None and effect.covers == "classes and seeds"
-    assert effect.value == pytest.approx(5 / 20)
-    lead = np.array([0, 4, 1]) - 0.25 * np.array(queries)
+    results = {("softmax", seed): counted([3, 6, 9]) for seed in SEEDS}
+    results |= {("plain", seed): counted([3, 2, 8]) for seed in SEEDS}
+    found = effect(tmp_path, results, claim())
+    assert found is not None and found.covers == "classes and seeds"
+    assert found.value == pytest.approx(5 / 20)
+    lead = np.array([0, 4, 1]) - 0.25 * np.array([4, 6, 10])
     expected = 1.96 * math.sqrt(3 / 2 * (lead**2).sum() / 20**2)
-    assert effect.high - effect.value == pytest.approx(expected, rel=1e-4)
+    assert found.high - found.value == pytest.approx(expected, rel=1e-4)
 
-
-def test_a_score_on_val_has_no_classes(folder: Path) -> None:
-    study_plan = plan(folder, seeds=1)
-    scored = with_classes([3, 6, 9], [4, 6, 10])
-    now = known(study_plan, {("softmax", 0): {"test": 0.5}, ("plain", 0): {"test": 0.5}})
-    for record_of_row in now.done.values():
-        record_of_row["test"]["classes"] = scored["classes"]
-    found = effect_of(claim(score="val R@1"), study_plan, now)
-    assert found is not None and found.covers == "" and math.isnan(found.low)
-    found = effect_of(claim(), study_plan, now)
-    assert found is not None and found.covers == "classes"
+    for score, covers in (("test R@1", "classes"), ("val R@1", "")):  # records have none of val
+        one = {(row, 0): counted([3, 6, 9]) for row in ("softmax", "plain")}
+        found = effect(tmp_path, one, claim(score=score), seeds=1)
+        assert found is not None and found.covers == covers
+        assert math.isnan(found.low) == (not covers)
 
 
 def test_the_variance_of_classes_is_that_of_the_bootstrap() -> None:
@@ -198,60 +179,44 @@ def test_the_variance_of_classes_is_that_of_the_bootstrap() -> None:
     assert (drawn.high - drawn.low) / 2 == pytest.approx(half, rel=0.03)
 
 
-def test_val_chooses_among_rows(folder: Path) -> None:
-    """The best on val counts, though another is better on test."""
+def test_val_chooses_among_rows_on_their_common_seeds(tmp_path: Path) -> None:
     rows = {"plain": {}, "a": {"train.epochs": 3}, "b": {"train.epochs": 4}}
-    study_plan = plan(folder, seeds=3, rows=rows)
-    now = known(study_plan, {(row, s): 0.5 for row in rows for s in range(3)})
-    for seed in range(3):
-        now.done[study_plan.jobs["b", seed, None].identity]["val"]["r_at_1"] = 0.9
-        now.done[study_plan.jobs["a", seed, None].identity]["test"]["r_at_1"] = 0.9
-    effect = effect_of(claim(row=["a", "b"]), study_plan, now)
-    assert effect is not None and effect.rows == ("b", "plain") and effect.value == 0
-
-
-def test_val_chooses_on_the_seeds_that_all_rows_have(folder: Path) -> None:
-    """One lucky seed does not beat the mean of three."""
-    study_plan = plan(
-        folder, seeds=3, rows={"plain": {}, "a": {"train.epochs": 3}, "b": {"train.epochs": 4}}
-    )
-    results: dict[Any, Any] = {(row, seed): 0.5 for row in ("plain", "a") for seed in range(3)}
-    now = known(study_plan, results | {("b", 0): 0.5})
-    for row, seed, val in (("a", 0, 0.9), ("a", 1, 0.1), ("a", 2, 0.1), ("b", 0, 0.8)):
-        now.done[study_plan.jobs[row, seed, None].identity]["val"]["r_at_1"] = val
-    effect = effect_of(claim(row=["a", "b"]), study_plan, now)
-    assert effect is not None and effect.rows == ("a", "plain")
-
-    now = known(study_plan, results | {("b", 0): 0.5})
-    del now.done[study_plan.jobs["a", 0, None].identity]
+    both = claim(row=["a", "b"])
+    plain = {("plain", seed): 0.5 for seed in SEEDS}
+    # The best on val counts, though another is better on test
+    results = plain | {("a", seed): {"test": 0.9, "val": 0.6} for seed in SEEDS}
+    results |= {("b", seed): {"test": 0.5, "val": 0.9} for seed in SEEDS}
+    found = effect(tmp_path, results, both, rows=rows)
+    assert found is not None and found.rows == ("b", "plain") and found.value == 0
+    # On seed 0, which both have, a is ahead, though its mean is below b's score
+    vals = {("a", 0): 0.9, ("a", 1): 0.1, ("a", 2): 0.1, ("b", 0): 0.8}
+    results = plain | {key: {"test": 0.5, "val": val} for key, val in vals.items()}
+    found = effect(tmp_path, results, both, rows=rows)
+    assert found is not None and found.rows == ("a", "plain")
+    del results["a", 0]
     with pytest.raises(UserError, match="a, b have no seed in common"):
-        effect_of(claim(row=["a", "b"]), study_plan, now)
+        effect(tmp_path, results, both, rows=rows)
 
 
-def test_unseen_domains_and_protocols_are_scores(folder: Path) -> None:
-    rows = {
-        "plain": {"unseen": True},
-        "softmax": {"task.loss": {"name": "softmax"}, "unseen": True},
-    }
-    changes = {"seeds": 3, "rows": rows, "unseen": {"A": ["cars"]}, "protocols": ["puma"]}
-    study_plan = plan(folder, **changes)
-    results: dict[Any, Any] = {}
-    for seed in range(3):
+def test_unseen_domains_protocols_and_single_domains_are_scores(tmp_path: Path) -> None:
+    softmax = {"task.loss": {"name": "softmax"}, "unseen": True}
+    rows = {"plain": {"unseen": True}, "softmax": softmax}
+    changes = {"rows": rows, "unseen": {"A": ["cars"]}, "protocols": ["puma"]}
+    results: dict[tuple, Any] = {}
+    for seed in SEEDS:
         for row, lead in (("plain", 0.0), ("softmax", 0.1)):
-            both = {"puma": {"unified R@1": 0.3 + 2 * lead}}
-            results[row, seed] = {"test": 0.5, "protocols": both}
+            puma = {"puma": {"unified R@1": 0.3 + 2 * lead}}
+            results[row, seed] = {"test": 0.5, "protocols": puma}
             results[row, seed, "A"] = {"test": 0.4 + lead}
-    now = known(study_plan, results)
-    unseen = effect_of(claim(score="unseen R@1"), study_plan, now)
-    unified = effect_of(claim(score="puma: unified R@1"), study_plan, now)
-    assert unseen is not None and unseen.value == pytest.approx(0.1)
-    assert unified is not None and unified.value == pytest.approx(0.2)
-    of_cars = effect_of(claim(domain="cars"), study_plan, now)
-    assert of_cars is not None and of_cars.value == 0
+    for score, value in (("unseen R@1", 0.1), ("puma: unified R@1", 0.2)):
+        found = effect(tmp_path, results, claim(score=score), **changes)
+        assert found is not None and found.value == pytest.approx(value)
+    found = effect(tmp_path, results, claim(domain="cars"), **changes)
+    assert found is not None and found.value == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
+    ("changes", "says"),
     [
         ({"row": "none"}, "no row 'none'"),
         ({"score": "test R@7"}, "no score 'test R@7'"),
@@ -259,29 +224,27 @@ def test_unseen_domains_and_protocols_are_scores(folder: Path) -> None:
     ],
 )
 def test_what_a_study_does_not_have_is_refused(
-    folder: Path, changes: dict[str, Any], error: str
+    tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
-    study_plan = plan(folder, seeds=1)
-    now = known(study_plan, {("softmax", 0): 0.7, ("plain", 0): 0.6})
-    with pytest.raises(UserError, match=error):
-        effect_of(claim(**changes), study_plan, now)
+    results = {("softmax", 0): 0.7, ("plain", 0): 0.6}
+    with pytest.raises(UserError, match=says):
+        effect(tmp_path, results, claim(**changes), seeds=1)
 
 
-def test_the_table_comes_from_the_results_and_headlines_are_chosen(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_the_table_has_all_claims_or_the_headlines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study_plan = plan(folder, seeds=3)
-    for seed in range(3):
+    study_plan = plan(tmp_path, seeds=3)
+    for seed in SEEDS:
         for row, score in (("plain", 0.5), ("softmax", 0.6 + 0.001 * seed)):
-            add_record(
-                results_path(study_plan.path), record(study_plan.jobs[row, seed, None], score)
-            )
+            job = study_plan.jobs[row, seed, None]
+            add_record(results_path(study_plan.path), record(job, score))
     claims = [
         claim(headline=True).model_dump(),
         claim(claim="plain is ahead", direction="against").model_dump(),
         claim(claim="one against the other", direction="none").model_dump(),
     ]
-    path = folder / "claims.yaml"
+    path = tmp_path / "claims.yaml"
     path.write_text(to_yaml({"claims": claims}))
     table = claims_table(path)
     assert "| A et al. | softmax is ahead (table 1) | s: `softmax`, `plain` | +0.101 (" in table
@@ -290,7 +253,7 @@ def test_the_table_comes_from_the_results_and_headlines_are_chosen(
     counts = "All 3 comparisons: 1 held, 1 not held, 1 ours alone."
     assert table.endswith(f"\n\n{counts}\n")
 
-    page = folder / "page.md"
+    page = tmp_path / "page.md"
     page.write_text("# Page\n<!-- study: claims_headlines -->\n<!-- /study -->\n")
     assert study.main([str(path), "--claims", "--headlines", "--write", str(page)]) == 0
     assert capsys.readouterr().out.count("| held |") == 1

@@ -1,4 +1,4 @@
-"""study.py from its config to its table: nothing twice, nothing lost, whatever happens on the way."""
+"""study.py from its config to its table: nothing twice, nothing lost, also after failures and kills."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,72 +18,101 @@ import pytest
 import study
 from guie.base.errors import UserError
 from guie.base.files import held
+from guie.config.loading import parsed
 from guie.data.manifest import load_manifest
+from guie.studies import runner
 from guie.studies import study as studying
 from guie.studies.results import read_results
 from guie.studies.runner import Children
 from kills import until
-from small_studies import CODE, kinds, stand_in, table, trained, written
+from small_studies import CODE, kinds, stand_in, student, table, trained, written
 from tiny_runs import TINY_CLIP, mix_with_val
 
-DRAW = studying.Study.draw
+DRAW = studying.draw
+OUT = "runs/studies/s"
 
 
-def test_a_study_is_run_once(
-    processes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(params=[False])
+def folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A folder with stand-ins for the four scripts; parameter True: each in a process of its own."""
+    stand_in(tmp_path, monkeypatch, processes=request.param)
+    (tmp_path / OUT).mkdir(parents=True)
+    return tmp_path
+
+
+processes = pytest.mark.parametrize("folder", [True], indirect=True)
+
+
+def row_of(name: str) -> str:
+    """Return row, seed and fold of a run's name, without the hash."""
+    return re.sub("_[0-9a-f]{8}$", "", name)
+
+
+@processes
+def test_a_study_runs_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(studying.Study, "draw", DRAW)
-    rows = {
-        "plain": {},
-        "again": {"train.epochs": 2},
-        "soft max!": {"task.loss": {"name": "softmax"}},
-    }
-    path = written(processes, rows=rows)
+    monkeypatch.setattr(studying, "draw", DRAW)
+    softmax = {"task.loss": {"name": "softmax"}}
+    rows = {"plain": {}, "again": {"train.epochs": 2}, "soft max!": softmax}
+    path = written(folder, rows=rows, protocols=["puma"], costs=True)
     assert study.main([str(path), "--jobs", "2"]) == 0
-    out = processes / "runs/studies/s"
-    assert len(trained(processes)) == 4  # `again` is `plain` under another name
-    assert sorted(re.sub("_[0-9a-f]{8}$", "", name) for name in trained(processes)) == [
-        "plain_0", "plain_1", "soft_max__0", "soft_max__1"]  # fmt: skip
+    runs = ["plain_0", "plain_1", "soft_max__0", "soft_max__1"]  # `again` equals `plain`
+    assert sorted(map(row_of, trained(folder))) == runs
+    out = folder / OUT
     assert not list(out.glob("*.npz")) and (out / "table.png").stat().st_size > 5000
     text = capsys.readouterr().out
-    assert text.rstrip("\n") == table(processes).rstrip("\n")
-    assert "| plain | 2 |" in text and "| again | 2 |" in text and "missing" not in text
-    line = next(iter(read_results(processes / "s.json").runs.values()))
-    assert line["best_step"] == 5 and line["seconds"] == 7.0 and line["val"]["domains"]["cars"]
+    assert text.rstrip("\n") == table(folder).rstrip("\n") and "missing" not in text
+    grid = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:5]]
+    for line in grid[2:]:
+        cells = dict(zip(grid[0], line, strict=True))
+        assert cells["seeds"] == "2" and cells["puma: unified R@1"]
+        assert (cells["parameters that train"], cells["memory, MB"]) == ("1,234", "9")
+    record = next(iter(read_results(folder / "s.json").runs.values()))
+    assert (
+        record["best_step"] == 5 and record["seconds"] == 7.0 and record["val"]["domains"]["cars"]
+    )
+    unified, harmonic = (record["protocols"]["puma"][f"{k} R@1"] for k in ("unified", "harmonic"))
+    assert harmonic == pytest.approx(unified / 2, abs=1e-5)
 
-    before = (processes / "s.json").read_bytes()
-    monkeypatch.setattr(studying.Study, "draw", lambda study, now: None)
-    assert study.main([str(path)]) == 0
-    (processes / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
-    assert study.main([str(path), "--table", "--write", str(processes / "E.md")]) == 0
-    assert study.main([str(path), "--list"]) == 0
-    assert len(trained(processes)) == 4 and (processes / "s.json").read_bytes() == before
-    assert table(processes).splitlines()[3] in (processes / "E.md").read_text()
+    before = (folder / "s.json").read_bytes()
+    monkeypatch.setattr(studying, "draw", lambda *args: None)
+    (folder / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
+    for words in ([], ["--table", "--write", str(folder / "E.md")], ["--list"]):
+        assert study.main([str(path), *words]) == 0
+    assert len(trained(folder)) == 4 and (folder / "s.json").read_bytes() == before
+    assert table(folder).splitlines()[3] in (folder / "E.md").read_text()
     assert capsys.readouterr().out.count("done        ") == 6
 
+    written(folder, rows=rows)  # without protocols: tested again, not trained
+    assert study.main([str(path)]) == 0
+    assert len(trained(folder)) == 4 and kinds(folder) == (8, 0)
 
-def test_a_failure_is_kept_and_shown_and_tried_again_when_asked(
-    processes: Path, capsys: pytest.CaptureFixture[str]
+
+@processes
+def test_a_failure_is_kept_and_shown_and_retried_on_request(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(
-        processes, rows={"bad": {}, "plain": {"train.epochs": 5}}, baseline="plain", seeds=1
-    )
+    rows = {"bad": {}, "plain": {"train.epochs": 5}}
+    path = written(folder, rows=rows, baseline="plain", seeds=1)
     assert study.main([str(path)]) == 1
-    assert kinds(processes) == (1, 1)
-    said = "Failed, 1 of 2 runs: bad, seed 0 (train.py: error: disk: the disk is full)."
-    assert said in table(processes) and "| bad | failed | failed |" in table(processes)
-    assert str(processes) not in (processes / "s.json").read_text()
+    assert kinds(folder) == (1, 1)
+    note = "Failed, 1 of 2 runs: bad, seed 0 (train.py: error: disk: the disk is full)."
+    assert note in table(folder) and "| bad | failed | failed |" in table(folder)
+    assert str(folder) not in (folder / "s.json").read_text()
     assert "--retry-failed runs them again" in capsys.readouterr().err
 
     assert study.main([str(path)]) == 1
-    assert len(trained(processes)) == 2  # not tried again unasked
-    train = processes / "fakes/train.py"
+    assert len(trained(folder)) == 2  # not retried
+    train = folder / "fakes/train.py"
     train.write_text(train.read_text().replace('"bad"', '"worse"'))
     assert study.main([str(path), "--retry-failed"]) == 0
-    assert kinds(processes) == (2, 0) and len(trained(processes)) == 3
+    assert kinds(folder) == (2, 0) and len(trained(folder)) == 3
 
 
-def test_a_config_changed_half_way(folder: Path) -> None:
+def test_a_config_that_changes_half_way(folder: Path) -> None:
     path = written(folder)
     assert study.main([str(path), "--seeds", "0"]) == 0
     assert "Yet to be run, 2 of 4 runs" in table(folder)
@@ -92,11 +122,12 @@ def test_a_config_changed_half_way(folder: Path) -> None:
     assert "1 results of configs that are not in the study" in table(folder)
 
 
-def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_is_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(folder, seeds=1)
     assert study.main([str(path)]) == 0
     newer = replace(CODE, src="6d" * 20, commit="d1" * 20)
-    monkeypatch.setattr(studying, "code_of", lambda: newer)
+    for module in (studying, runner):
+        monkeypatch.setattr(module, "code_of", lambda: newer)
     monkeypatch.setattr("guie.studies.results.RESULT_VERSION", 2)
     assert study.main([str(path), "--any-code"]) == 0
     assert len(trained(folder)) == 2
@@ -104,35 +135,29 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(set(trained(folder))) == 3  # in a folder of its own
     assert "outdated | outdated" in table(folder) and "commit c0c0c0c" in table(folder)
 
-    answers = iter([newer, newer])
-    monkeypatch.setattr(studying, "code_of", lambda: next(answers, CODE))
+    monkeypatch.setattr(runner, "code_of", lambda: CODE)  # the code changes during the study
     with pytest.raises(UserError, match="src/ was changed, or another commit checked out"):
         study.main([str(path)])
 
 
-def test_a_kill_between_test_and_record_leaves_nothing_behind(folder: Path) -> None:
+def test_a_run_without_record_is_completed_or_fails(folder: Path) -> None:
     path = written(folder, seeds=1, rows={"plain": {}})
     study.main([str(path)])
-    (folder / "s.json").unlink()
-    (run,) = (folder / "runs/studies/s").glob("plain_0_*/")
+    (run,) = (folder / OUT).glob("plain_0_*/")
+    (folder / "s.json").unlink()  # as after a kill between test and record
     (run / "checkpoints").mkdir()
     run.with_suffix(".npz").write_text("")
     assert study.main([str(path)]) == 0
     assert len(trained(folder)) == 1 and kinds(folder) == (1, 0)
     assert not (run / "checkpoints").exists() and not run.with_suffix(".npz").exists()
 
-
-def test_a_run_that_is_not_whole_is_a_failure(folder: Path) -> None:
-    path = written(folder, seeds=1, rows={"plain": {}})
-    study.main([str(path)])
     (folder / "s.json").unlink()
-    (log,) = (folder / "runs/studies/s").glob("plain_0_*/metrics.jsonl")
-    log.write_text("")
+    (run / "metrics.jsonl").write_text("")
     assert study.main([str(path)]) == 1
     assert "its files are not those of a run; delete" in table(folder)
 
 
-def test_what_another_study_has_run_is_taken_from_there(folder: Path) -> None:
+def test_results_of_another_study_are_reused(folder: Path) -> None:
     written(folder, seeds=1)
     study.main([str(folder / "s.yaml")])
     (folder / "t.yaml").write_text((folder / "s.yaml").read_text().replace("softmax:", "other:"))
@@ -141,17 +166,86 @@ def test_what_another_study_has_run_is_taken_from_there(folder: Path) -> None:
     assert {r["row"] for r in read_results(folder / "t.json").runs.values()} == {"plain", "other"}
 
 
+def test_ensembles_and_students_are_made_of_rows_above(folder: Path) -> None:
+    both = {"members": ["plain", "plain, seed 1"], "join": "soup"}
+    rows = {
+        "plain": {"seeds": 2, "unseen": True},
+        "soup": {"compose": both, "unseen": True},
+        "taught": student("soup", "plain, seed 1", "runs/elsewhere") | {"unseen": True},
+        "further": {"start_from": "soup"},
+    }
+    path = written(folder, rows=rows, seeds=1, unseen={"A": ["cars"]}, intervals=True)
+    words = [str(path), "--only", "soup", "taught", "further"]
+    assert study.main([*words, "--jobs", "2"]) == 0
+    runs = [f"{run}{fold}" for run in ("plain_0", "plain_1", "taught_0") for fold in ("", "_A")]
+    assert sorted(map(row_of, trained(folder))) == sorted([*runs, "further_0"])  # each once
+    for fold in ("", "_A"):
+        (made,) = folder.glob(f"{OUT}/soup_0{fold}_????????/composed.json")
+        soup = json.loads(made.read_text())
+        assert [*map(row_of, soup["members"])] == [f"plain_0{fold}", f"plain_1{fold}"]
+        assert soup["val"]["leave_out"] == (["cars"] if fold else [])
+        (config,) = folder.glob(f"{OUT}/taught_0{fold}_????????.yaml")
+        models = [one["model"] for one in parsed(config.read_text()).plain["task"]["teachers"]]
+        assert [Path(model).name for model in models[:1]] == [made.parent.name]
+        assert row_of(models[1]).endswith(f"plain_1{fold}") and models[2] == "runs/elsewhere"
+    (config,) = folder.glob(f"{OUT}/further_0_????????.yaml")
+    assert row_of(parsed(config.read_text()).plain["start_from"]) == f"{OUT}/soup_0"
+    assert re.search(r"\| soup \|.* 0\.500 / 0\.500 \|.* \d*\.\d+ to \d*\.\d+ \|", table(folder))
+    assert study.main(words) == 0
+    assert len(trained(folder)) == 7 and kinds(folder) == (5, 0)
+
+
+def test_rows_are_evaluated_in_another_way_without_training(folder: Path) -> None:
+    layer = {"models": "plain", "layers": ["layer3"], "pool": "max", "norm": "after"}
+    library = {"models": "timm:resnet18:a1", "size_px": 32, "fit": "pad"}
+    rows = {
+        "plain": {},
+        "softmax": {"task.loss": {"name": "softmax"}},
+        "oracle": {"evaluate": {"models": {"cars": "plain", "food": "softmax, seed 1"}}},
+        "layer": {"evaluate": layer | {"reduce": "pca"}},
+        "random": {"evaluate": {"models": "plain", "reduce": "random", "dim": 8}},
+        "raw": {"evaluate": library, "seeds": 1},
+    }
+    path = written(folder, rows=rows, seeds=2, protocols=["puma"])
+    assert study.main([str(path), "--only", "oracle", "layer", "random", "raw"]) == 0
+    assert len(trained(folder)) == 3 and kinds(folder) == (7, 0)  # each model once
+
+    def words(run: str, file: str) -> list[str]:
+        found = sorted((folder / OUT).glob(f"{run}_????????/{file}.words"))
+        return [one.read_text() for one in found]
+
+    reports = words("oracle_0", "*report_*")
+    assert len(reports) == 3  # val, test, the protocol
+    for report in reports:
+        assert re.search(r"--specialists cars=\S+_0\.npz food=\S+_1\.npz --join oracle ", report)
+    models = [Path(one.split()[1]).name for one in words("oracle_0", "test_*")]
+    assert [*map(row_of, models)] == ["plain_0", "softmax_1"]
+    assert not list((folder / OUT).glob("oracle_0_*/*.npz"))
+    for split in ("val", "test", "train"):
+        (embedded,) = words("layer_1", f"{split}_0")
+        assert "--layers layer3 --pool max --norm after" in embedded
+        assert f"--split {split}" in embedded
+    (report,) = words("layer_1", "report_*")
+    assert re.search(r"--reduce pca --dim 64 --fit \S+train_0\.npz", report)
+    for seed in (0, 1):
+        (report,) = words(f"random_{seed}", "report_*")
+        assert f"--reduce random --dim 8 --seed {seed}" in report
+    (embedded,) = words("raw_0", "test_0")
+    assert embedded.startswith("--model timm:resnet18:a1 ")
+    assert embedded.endswith("--size-px 32 --fit pad")
+    records = read_results(folder / "s.json").runs.values()
+    (raw,) = [record for record in records if record["row"] == "raw"]
+    assert raw["val"]["r_at_1"] == raw["test"]["r_at_1"] and raw["seconds"] is None
+    assert raw["test"]["classes"] == {"cars": {"hits": [1, 1], "queries": [1, 2]}}
+
+
 def test_a_second_study_in_the_folder_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(folder, seeds=1)
     monkeypatch.setattr(studying, "LOCK_WAIT_S", 0.1)
-    with (
-        held(folder / "runs/studies/s/.lock", "", ""),
-        pytest.raises(
-            UserError, match=r"another study.py uses this folder \(process \d+ on .*\); wait, or"
-        ),
-    ):
+    says = r"another study.py uses this folder \(process \d+ on .*\); wait, or"
+    with held(folder / OUT / ".lock", "", ""), pytest.raises(UserError, match=says):
         study.main([str(path)])
 
 
@@ -161,91 +255,75 @@ def in_process(folder: Path) -> None:
         os._exit(study.main([str(folder / "s.yaml"), "--jobs", "2"]))
 
 
+@processes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_study_that_is_killed_ends_with_the_same_table(
-    number: signal.Signals, processes: Path, tmp_path_factory: pytest.TempPathFactory
+def test_a_killed_study_ends_with_the_same_table(
+    number: signal.Signals, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = written(processes)
-    (processes / "runs/studies/s").mkdir(parents=True)
-    (processes / "runs/studies/s/seconds").write_text("0.3")
+    path = written(folder)
+    (folder / OUT / "seconds").write_text("0.3")
     # Nobody trains there, so this process, which has imported all of it, may be forked
-    process = multiprocessing.get_context("fork").Process(target=in_process, args=(processes,))
+    process = multiprocessing.get_context("fork").Process(target=in_process, args=(folder,))
     process.start()
-    assert until(lambda: (processes / "s.json").exists() and len(trained(processes)) > 2, 60)
+    assert until(lambda: (folder / "s.json").exists() and len(trained(folder)) > 2, 60)
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(120)
     assert process.exitcode == (-9 if number == signal.SIGKILL else 143)
-    done = kinds(processes)
-    assert 0 < done[0] < 4 and done[1] == 0
-    (processes / "runs/studies/s/seconds").unlink()
+    done, failed = kinds(folder)
+    assert 0 < done < 4 and failed == 0
+    (folder / OUT / "seconds").unlink()
     assert study.main([str(path)]) == 0
 
     undisturbed = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patched:
         stand_in(undisturbed, patched)
         study.main([str(written(undisturbed))])
-    assert table(processes) == table(undisturbed)
-    assert len(set(trained(processes))) == 4
+    assert table(folder) == table(undisturbed)
+    assert len(set(trained(folder))) == 4
 
 
-def test_ctrl_c_ends_it_in_order(processes: Path) -> None:
-    path = written(processes, seeds=3)
-    (processes / "runs/studies/s").mkdir(parents=True)
-    (processes / "runs/studies/s/seconds").write_text("30")
+@processes
+def test_ctrl_c_ends_the_study_in_order(folder: Path) -> None:
+    path = written(folder, seeds=3)
+    (folder / OUT / "seconds").write_text("30")
     threading.Timer(0.7, signal.raise_signal, [signal.SIGINT]).start()
     assert study.main([str(path)]) == 130
-    assert not (processes / "s.json").exists()
-    assert len(trained(processes)) == 1
+    assert not (folder / "s.json").exists()
+    assert len(trained(folder)) == 1
 
 
 @pytest.mark.parametrize("number", ["0", "two", "-1", "²", "9" * 5000])
-def test_so_many_jobs_are_no_number(
-    number: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_is_a_number(number: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         study.main([str(written(folder)), f"--jobs={number}"])
-    assert f"--jobs: {number[:40]}: must be a number of 1 or more" in capsys.readouterr().err
+    assert f"--jobs: {number[:40]}: must be 1 to 2,147,483,647" in capsys.readouterr().err
 
 
-def test_runs_at_once_take_gpus_in_turn(processes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(processes)
-    (processes / "runs/studies/s").mkdir(parents=True)
-    (processes / "runs/studies/s/seconds").write_text("0.3")
+@processes
+def test_parallel_runs_alternate_between_gpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / OUT / "seconds").write_text("0.3")
     taken: dict[str, set[str]] = {}
+    run = Children.run
 
     def noting(self: Children, script: Path, words: Any, log: Path, more: dict[str, str]) -> None:
         taken.setdefault(log.name, set()).add(more["CUDA_VISIBLE_DEVICES"])
-        started(self, script, words, log, more)
+        run(self, script, words, log, more)
 
-    started = Children.run
     monkeypatch.setattr(Children, "run", noting)
-    monkeypatch.setattr(studying, "gpus", lambda: ["3", "5"])
-    assert study.main([str(path), "--jobs", "2"]) == 0
-    assert len(taken) == 4 and all(len(gpus) == 1 for gpus in taken.values())  # one a run
+    monkeypatch.setattr(runner, "gpus", lambda: ["3", "5"])
+    assert study.main([str(written(folder)), "--jobs", "2"]) == 0
+    assert len(taken) == 4 and all(len(gpus) == 1 for gpus in taken.values())  # one per run
     assert set.union(*taken.values()) == {"3", "5"}
 
 
-def test_headlines_of_protocols_and_costs_are_columns(folder: Path) -> None:
-    path = written(folder, protocols=["puma"], costs=True, seeds=1)
-    assert study.main([str(path)]) == 0
-    heads, _, first, _ = (line.split("|") for line in table(folder).splitlines()[:4])
-    columns = {head.strip(): cell.strip() for head, cell in zip(heads, first, strict=True)}
-    assert columns["puma: unified R@1"] and columns["puma: harmonic MAP@R"] == ""
-    assert columns["parameters that train"] == "1,234" and columns["memory, MB"] == "9"
-    line = next(iter(read_results(folder / "s.json").runs.values()))
-    unified, harmonic = (line["protocols"]["puma"][f"{k} R@1"] for k in ("unified", "harmonic"))
-    assert harmonic == pytest.approx(unified / 2, abs=1e-5)
-
-    # Without its protocols a result is another's: it has not all that the table asks for.
-    written(folder, seeds=1)
-    assert study.main([str(path)]) == 0
-    assert kinds(folder) == (4, 0) and len(trained(folder)) == 2  # tested anew, not trained
-
-
 @pytest.mark.slow
-def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """With the scripts as they are: two rows, one of them with a fold, on toy images."""
+def test_a_study_with_the_real_scripts(
+    toy_manifest: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Two rows, one of them with a fold, and an ensemble, on toy images."""
     manifest = mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
     domain = sorted(load_manifest(manifest).table["domain"].unique())[0]
     monkeypatch.setenv("TOYS", str(manifest.parent))
@@ -255,27 +333,20 @@ def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: An
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}},
         "train": {"epochs": 1, "batch_size": 32, "lr": {"head": 1e-2, "classes": 1e-2}},
     }
-    both = {
-        "members": ["plain", "frozen"],
-        "join": "side_by_side",
-        "reduce": {"name": "pca", "dim": 8},
-    }
-    both["reduce"]["images"] = {"manifest": "${TOYS}/mix.csv"}
+    pca = {"name": "pca", "dim": 8, "images": {"manifest": "${TOYS}/mix.csv"}}
+    both = {"members": ["plain", "frozen"], "join": "side_by_side", "reduce": pca}
     rows = {"plain": {"unseen": True}, "frozen": {"train": {"cached_views": 1}}}
-    rows["both"] = {"compose": both}
-    more = {"protocols": ["puma"], "unseen": {"A": [domain]}}
-    path = written(tmp_path, run=run, rows=rows, seeds=1, **more)
+    more = {"rows": rows | {"both": {"compose": both}}, "unseen": {"A": [domain]}}
+    path = written(tmp_path, run=run, seeds=1, protocols=["puma"], **more)
     assert study.main([str(path), "--jobs", "2"]) == 0
-    out = tmp_path / "runs/studies/s"
-    whole, without = ((r["val"], r["test"]["domains"]) for r in sorted(
-        (r for r in read_results(tmp_path / "s.json").runs.values() if r["row"] == "plain"),
-        key=lambda r: r["fold"] or ""))  # fmt: skip
-    assert domain in whole[0]["domains"] and domain not in without[0]["domains"]
-    assert domain in whole[1] and domain in without[1]
+    results = [r for r in read_results(tmp_path / "s.json").runs.values() if r["row"] == "plain"]
+    whole, fold = sorted(results, key=lambda r: r["fold"] or "")
+    assert domain in whole["val"]["domains"] and domain not in fold["val"]["domains"]
+    assert domain in whole["test"]["domains"] and domain in fold["test"]["domains"]
     assert str(tmp_path) not in (tmp_path / "s.json").read_text()
+    out = tmp_path / OUT
     (report,) = out.glob("frozen_0_*/report_*.json")
-    assert "| puma: unified R@1 |" in table(tmp_path)
     mean = json.loads(report.read_text())["mean"]["r_at_1"]
-    assert f"{mean:.3f}" in table(tmp_path)
-    assert list((out / ".cache/features").iterdir())  # of the folder that all runs share
+    assert f"{mean:.3f}" in table(tmp_path) and "| puma: unified R@1 |" in table(tmp_path)
+    assert list((out / ".cache/features").iterdir())  # shared by all runs
     assert not list(out.glob("*/checkpoints")) and not list(out.glob("*.npz"))

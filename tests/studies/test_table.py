@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guie.base.errors import UserError
-from guie.report.figures.scores import seed_dots
+from guie.report.figures import seed_dots
 from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus
 from guie.studies.table import (
@@ -23,17 +23,23 @@ from guie.studies.table import (
     summary,
     write_between,
 )
-from small_studies import CODE, plan, record
+from small_studies import plan, record
 
 ROWS = {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}, "third": {"train.epochs": 4}}
-FOLDS = {"A": ["emoji", "leaves"], "B": ["cars"]}
+TESTS = {
+    **{("plain", 0): 0.70, ("plain", 1): 0.72, ("plain", 2): 0.71},
+    **{("softmax", 0): 0.73, ("softmax", 2): 0.72},
+}
 
 
-def stands(study: Plan, tests: dict[Any, float], **more: Any) -> StudyStatus:
-    """Results of R@1 by (row, seed) or job's key."""
-    keys = {key if len(key) == 3 else (*key, None): value for key, value in tests.items()}
-    done = {study.jobs[k].identity: record(study.jobs[k], test) for k, test in keys.items()}
-    return replace(StudyStatus(done, {}, {}, 0), **more)
+def status(study: Plan, tests: dict[Any, Any], **more: Any) -> StudyStatus:
+    """Results by row, seed and perhaps fold: R@1, or R@1 by domain."""
+    done = {}
+    for key, test in tests.items():
+        job = study.jobs[key if len(key) == 3 else (*key, None)]
+        by_domain = {"domains": test} if isinstance(test, dict) else {}
+        done[job.identity] = record(job, 0.5 if by_domain else test, **by_domain, **more)
+    return StudyStatus(done, {}, {}, 0)
 
 
 @pytest.fixture
@@ -41,14 +47,8 @@ def study(tmp_path: Path) -> Plan:
     return plan(tmp_path, rows=ROWS, seeds=3)
 
 
-TESTS = {
-    **{("plain", 0): 0.70, ("plain", 1): 0.72, ("plain", 2): 0.71},
-    **{("softmax", 0): 0.73, ("softmax", 2): 0.72},
-}
-
-
 def test_means_deviations_and_differences_of_pairs(study: Plan) -> None:
-    table = summary(scores(study, stands(study, TESTS)), "plain")
+    table = summary(scores(study, status(study, TESTS)), "plain")
     plain, softmax, third = (table.loc[name] for name in ("plain", "softmax", "third"))
     assert plain["test r_at_1"] == pytest.approx(0.71)
     assert plain["deviation of test r_at_1"] == pytest.approx(0.01)
@@ -61,49 +61,42 @@ def test_means_deviations_and_differences_of_pairs(study: Plan) -> None:
     assert third[["test r_at_1", "gain"]].isna().all() and third["seeds"] == 0
 
 
-def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) -> None:
-    study = plan(tmp_path, rows={"plain": {"unseen": True}}, seeds=1, unseen=FOLDS)
-    domains = {
-        None: {"emoji": 0.9, "leaves": 0.9, "cars": 0.9},
-        "A": {"emoji": 0.3, "leaves": 0.6, "cars": 0.9},
-        "B": {"emoji": 0.9, "leaves": 0.9, "cars": 0.12},
+def test_unseen_scores_are_of_the_run_that_did_not_see_the_domain(tmp_path: Path) -> None:
+    folds = {"A": ["emoji", "leaves"], "B": ["cars"]}
+    study = plan(tmp_path, rows={"plain": {"unseen": True}}, seeds=1, unseen=folds)
+    tests = {
+        ("plain", 0): {"emoji": 0.9, "leaves": 0.9, "cars": 0.9},
+        ("plain", 0, "A"): {"emoji": 0.3, "leaves": 0.6, "cars": 0.9},
+        ("plain", 0, "B"): {"emoji": 0.9, "leaves": 0.9, "cars": 0.12},
     }
-    jobs = {fold: study.jobs["plain", 0, fold] for fold in domains}
-    done = {jobs[f].identity: record(jobs[f], 0.5, domains=those) for f, those in domains.items()}
-    (line,) = scores(study, StudyStatus(done, {}, {}, 0)).to_dict("records")
+    (line,) = scores(study, status(study, tests)).to_dict("records")
     assert line["unseen r_at_1"] == pytest.approx((0.3 + 0.6 + 0.12) / 3)
     assert line["unseen mmp_at_5"] == pytest.approx((0.3 + 0.6 + 0.12) / 6)
 
-    partial = {i: r for i, r in done.items() if i != jobs["B"].identity}
-    text = rendered(study, StudyStatus(partial, {}, {}, 0))
+    text = rendered(study, status(study, {k: v for k, v in tests.items() if k[-1] != "B"}))
     assert "| 0.600 / 0.550 | 0.500 / 0.250 | missing |" in text
     assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
 
-    del done[jobs["A"].identity]["test"]["domains"]["leaves"]
-    with pytest.raises(
-        UserError, match="unseen: leaves is not a domain of the test; allowed: cars"
-    ):
-        scores(study, StudyStatus(done, {}, {}, 0))
+    del tests["plain", 0, "A"]["leaves"]
+    says = "unseen: leaves is not a domain of the test; allowed: cars"
+    with pytest.raises(UserError, match=says):
+        scores(study, status(study, tests))
 
 
 def test_fewer_seeds_may_leave_domains_out(tmp_path: Path) -> None:
     study = plan(tmp_path, rows={"plain": {"unseen": 1}}, seeds=2, unseen={"A": ["cars"]})
-    done = {
-        job.identity: record(job, 0.7, domains={"cars": 0.3, "emoji": 0.9})
-        for job in study.jobs.values()
-    }
-    text = rendered(study, StudyStatus(done, {}, {}, 0))
+    results = {job.identity: record(job, 0.7, domains={"cars": 0.3}) for job in study.jobs.values()}
+    text = rendered(study, StudyStatus(results, {}, {}, 0))
     assert "| 0.700 ± 0.000 / 0.350 ± 0.000 | 0.300 / 0.150 (1 seed) |" in text
     assert "Yet to be run" not in text
 
 
-def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
-    failed = study.jobs["softmax", 1, None]
+def test_the_table_says_what_exists_and_what_does_not(study: Plan) -> None:
+    failed, old = study.jobs["softmax", 1, None], study.jobs["third", 0, None]
     failure = record(failed, 0.0) | {"step": "train.py", "error": "a | b"}
-    old = study.jobs["third", 0, None]
-    more = {"failed": {failed.identity: failure}, "without_job": 2}
-    now = stands(study, TESTS, **more, outdated={old.identity: record(old, 0.9)})
-    assert rendered(study, now) == (
+    outdated = {old.identity: record(old, 0.9)}
+    more = {"failed": {failed.identity: failure}, "outdated": outdated, "without_job": 2}
+    assert rendered(study, replace(status(study, TESTS), **more)) == (
         "| | seeds | val R@1 / mMP@5 | test R@1 / mMP@5 | test R@1 against plain | seconds |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| softmax | 2 of 3 | 0.825 ± 0.007 / 0.775 ± 0.007 | 0.725 ± 0.007 / 0.362 ± 0.004 | +0.020 ± 0.014"
@@ -123,35 +116,34 @@ def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
         "\n"
         "2 results of configs that are not in the study, or no longer, are left out.\n"
     )
+    empty = rendered(study, StudyStatus({}, {}, {}, 0))
+    assert empty.count("| missing | missing |") == 3 and "Yet to be run, 9 of 9 runs" in empty
 
 
 def test_one_seed_has_no_deviation_and_no_column_of_seeds(tmp_path: Path) -> None:
     study = plan(tmp_path, seeds=1, baseline=None)
-    text = rendered(study, stands(study, {("plain", 0): 0.7}))
+    text = rendered(study, status(study, {("plain", 0): 0.7}))
     assert text.startswith("| | val R@1 / mMP@5 | test R@1 / mMP@5 | seconds |\n")
-    assert (
-        "| plain | 0.800 / 0.750 | 0.700 / 0.350 | 100 |\n| softmax | missing | missing | |" in text
-    )
+    row = "| plain | 0.800 / 0.750 | 0.700 / 0.350 | 100 |"
+    assert f"{row}\n| softmax | missing | missing | |" in text
 
 
-def test_a_table_of_several_commits_names_them(study: Plan) -> None:
-    now = stands(study, TESTS)
-    key = study.jobs["plain", 0, None].identity
-    now.done[key] |= {"commit": "ab" * 20, "dirty": True}
-    assert "more than one commit: abababa and changes (1 runs), c0c0c0c (4 runs)." in rendered(
-        study, now
-    )
-    assert CODE.description == "c0c0c0c"
-
-
-def test_an_empty_study_has_a_table_too(study: Plan) -> None:
-    text = rendered(study, StudyStatus({}, {}, {}, 0))
-    assert text.count("| missing | missing |") == 3
-    assert "Yet to be run, 9 of 9 runs" in text
+def test_commits_devices_and_gpu_memory_are_named(tmp_path: Path) -> None:
+    study = plan(tmp_path, seeds=1, costs=True)
+    costs = {"trainable_parameters": 5, "peak_memory_mb": 70, "device": "cpu"}
+    now = status(study, {("plain", 0): 0.5, ("softmax", 0): 0.5}, **costs)
+    text = rendered(study, now)
+    assert "Code: c0c0c0c. Trained on: cpu." in text and "GPU memory" not in text
+    gpu = {"device": "H100", "peak_gpu_memory_mb": 33, "commit": "ab" * 20, "dirty": True}
+    now.done[study.jobs["softmax", 0, None].identity] |= gpu
+    text = rendered(study, now)
+    assert "more than one commit: abababa and changes (1 runs), c0c0c0c (1 runs)." in text
+    assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
+    assert "| memory, MB | GPU memory, MB |" in text and "| 70 | 33 |" in text
 
 
 @pytest.mark.parametrize(
-    "value, message",
+    ("value", "text"),
     [
         (0.7934, "0.793"),
         (1, "1.000"),
@@ -161,17 +153,17 @@ def test_an_empty_study_has_a_table_too(study: Plan) -> None:
         (10.5, "10.500"),
     ],
 )
-def test_scores_have_three_decimals_and_no_negative_zero(value: float, message: str) -> None:
-    assert decimal(value) == message
-    assert decimal(abs(value), sign=True) == f"+{message.lstrip('-')}"
+def test_scores_have_three_decimals_and_no_negative_zero(value: float, text: str) -> None:
+    assert decimal(value) == text
+    assert decimal(abs(value), sign=True) == f"+{text.lstrip('-')}"
 
 
-def test_the_figure_shows_each_seed_and_the_rows_without(study: Plan) -> None:
-    lines = scores(study, stands(study, TESTS))
+def test_the_figure_shows_each_seed_and_rows_without_a_run(study: Plan) -> None:
+    lines = scores(study, status(study, TESTS))
     order = ordered(summary(lines, None)).index
     columns = {"test R@1": "test r_at_1", "unseen R@1": "unseen r_at_1"}
     values = by_seed(lines, order, columns)
-    assert list(values) == ["test R@1"]  # nobody asks for the other
+    assert list(values) == ["test R@1"]  # the other has no score
     (axes,) = seed_dots(values, "plain").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["softmax", "plain", "third"]
     drawn = [tuple(point) for dots in axes.collections for point in dots.get_offsets().tolist()]
@@ -179,18 +171,15 @@ def test_the_figure_shows_each_seed_and_the_rows_without(study: Plan) -> None:
     assert [text.get_text() for text in axes.texts] == ["no run"]
 
 
-def test_a_table_goes_between_its_markers_alone(tmp_path: Path) -> None:
+def test_a_table_replaces_only_the_text_between_its_markers(tmp_path: Path) -> None:
     path = tmp_path / "E.md"
-    path.write_text(
-        "a\n<!-- study: s -->\nold\n<!-- /study -->\nb\n<!-- study: t -->\n<!-- /study -->\n"
-    )
+    other = "<!-- /study -->\nb\n<!-- study: t -->\n<!-- /study -->\n"
+    path.write_text(f"a\n<!-- study: s -->\nold\n{other}")
     for _ in range(2):
         write_between(path, "s", "| new |\n")
-        assert path.read_text() == (
-            "a\n<!-- study: s -->\n| new |\n<!-- /study -->\nb\n<!-- study: t -->\n<!-- /study -->\n"
-        )
-    open_end = "<!-- study: s -->\n<!-- study: t -->\n<!-- /study -->\n"
-    for text in ("a\n", "<!-- study: s -->\n", open_end):
+        assert path.read_text() == f"a\n<!-- study: s -->\n| new |\n{other}"
+    unclosed = "<!-- study: s -->\n<!-- study: t -->\n<!-- /study -->\n"
+    for text in ("a\n", "<!-- study: s -->\n", unclosed):
         path.write_text(text)
         with pytest.raises(UserError, match="add the lines <!-- study: s --> and <!-- /study -->"):
             write_between(path, "s", "new")
@@ -199,27 +188,8 @@ def test_a_table_goes_between_its_markers_alone(tmp_path: Path) -> None:
         write_between(tmp_path / "none.md", "s", "new")
 
 
-def test_scores_by_domain_are_means_over_the_seeds_there_are(study: Plan) -> None:
-    cars = {0: 0.2, 2: 0.4}
-    jobs = {seed: study.jobs["plain", seed, None] for seed in cars}
-    done = {
-        jobs[seed].identity: record(jobs[seed], 0.5, domains={"cars": value, "logos": 0.8})
-        for seed, value in cars.items()
-    }
-    table = domain_scores(study, StudyStatus(done, {}, {}, 0))
+def test_scores_by_domain_are_means_over_the_seeds_with_results(study: Plan) -> None:
+    tests = {("plain", seed): {"cars": cars, "logos": 0.8} for seed, cars in ((0, 0.2), (2, 0.4))}
+    table = domain_scores(study, status(study, tests))
     assert table.index.tolist() == ["plain"]
     assert table.loc["plain"].to_dict() == pytest.approx({"cars": 0.3, "logos": 0.8})
-
-
-def test_the_card_is_told_and_its_memory_where_there_was_one(tmp_path: Path) -> None:
-    study = plan(tmp_path, rows={"plain": {}, "softmax": ROWS["softmax"]}, seeds=1, costs=True)
-    jobs = [study.jobs[name, 0, None] for name in ("plain", "softmax")]
-    costs = {"trainable_parameters": 5, "peak_memory_mb": 70}
-    on_cpu = {job.identity: record(job, 0.5, device="cpu", **costs) for job in jobs}
-    text = rendered(study, StudyStatus(on_cpu, {}, {}, 0))
-    assert "Trained on: cpu." in text and "GPU memory" not in text
-    on_card = {**on_cpu, jobs[1].identity: record(jobs[1], 0.5, device="H100", **costs,
-                                                  peak_gpu_memory_mb=33)}  # fmt: skip
-    text = rendered(study, StudyStatus(on_card, {}, {}, 0))
-    assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
-    assert "| memory, MB | GPU memory, MB |" in text and "| 70 | 33 |" in text

@@ -23,8 +23,7 @@ from guie.models.pretrained import sha256_of, state_hash
 from guie.models.weights import ImageSize
 from guie.training.checkpoint import Checkpoints, embedder_weights, load_checkpoint
 
-# Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones
-# (configs/studies/log/2026-11-21.md, "Soups need a common start").
+# Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones.
 MIN_SIMILARITY = 0.5
 # Config keys in which ingredients may differ: where weights came from, how they were trained. The image
 # size is compared as stated in the weights file.

@@ -49,7 +49,7 @@ def run(command: str, quiet: bool = False) -> None:
     last: deque[str] = deque(maxlen=LAST_LINES)
     errors = Thread(target=_forward, args=(process.stderr, sys.stderr, last))
     errors.start()
-    _forward(process.stdout, io.StringIO() if quiet else sys.stdout, deque(maxlen=0))
+    _forward(process.stdout, io.StringIO() if quiet else sys.stdout, deque())
     errors.join()
     if process.wait():
         raise RuntimeError(f"{command}: exit code {process.returncode}\n{''.join(last)}")

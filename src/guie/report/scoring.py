@@ -67,12 +67,10 @@ def search(
         if args.html:
             # Imported here: the page needs matplotlib and scikit-learn, the other results do not.
             from guie.report.pages.evaluation import write_evaluation
-            from guie.report.pages.evaluation_scores import judged_models
 
             about = f"{manifest.path.name}, {args.split} split"
-            judged = judged_models(models, reports, table)
             pictures = None if args.no_images else manifest.root
-            write_evaluation(args.html, judged, protocols, table, pictures, about)
+            write_evaluation(args.html, models, reports, protocols, table, pictures, about)
             print(f"wrote {args.html}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)

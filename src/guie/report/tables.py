@@ -26,20 +26,20 @@ def report_table(report: Mapping[str, Any]) -> str:
     """Format a line for each domain, then the averages, then the intervals of the mean."""
     domains = report["domains"]
     columns = [key for key in COLUMNS if any(key in scores for scores in domains.values())]
-    columns += sorted(
-        {k for scores in domains.values() for k in scores if k.startswith("recall_at_")}
-        - set(COLUMNS)
-        - _standard(domains),
-        key=lambda key: int(key.rpartition("_")[2]),
-    )
+    if not all("map_at_100" in scores for scores in domains.values()):
+        # A table with all metrics omits the other recalls, which are in report.json
+        keys = {key for scores in domains.values() for key in scores} - set(COLUMNS)
+        recalls = [key for key in keys if key.startswith("recall_at_")]
+        columns += sorted(recalls, key=lambda key: int(key.rpartition("_")[2]))
     width = max(map(len, [*domains, "pooled"]))
     heads = "".join(f"{metric_title(key):>9}" for key in columns)
     lines = [f"{'':{width}}{heads}  queries  without positive"]
     for name, scores in domains.items():
         counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
         lines.append(_line(name, scores, columns, width) + counts)
-    others = [name for name in ("mean", "pooled", "public", "private") if name in report]
-    lines += [_line(name, report[name], columns, width) for name in others]
+    for name in ("mean", "pooled", "public", "private"):
+        if name in report:
+            lines.append(_line(name, report[name], columns, width))
     if "pooled" in report:
         lines.append(MEANS)
     harmonic = [
@@ -52,7 +52,7 @@ def report_table(report: Mapping[str, Any]) -> str:
     dimension = f", {report['dimension']}-D" if "dimension" in report else ""
     lines.append(f"{report['index']} index{dimension}")
     if report.get("intervals", {}).get("mean"):
-        lines.append(_certainty(report))
+        lines.append(_intervals(report))
     return "\n".join(lines)
 
 
@@ -84,7 +84,7 @@ def reports_table(
     return "\n".join(shown)
 
 
-def _certainty(report: Mapping[str, Any]) -> str:
+def _intervals(report: Mapping[str, Any]) -> str:
     found = report["intervals"]
     message = [
         f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
@@ -94,13 +94,6 @@ def _certainty(report: Mapping[str, Any]) -> str:
     level, draws = 100 * found["level"], found["draws"]
     title = f"mean over domains, {level:g} % intervals by {draws:,} bootstrap samples of classes"
     return f"{title}: {', '.join(message)}"
-
-
-def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the recalls that a table with all metrics omits; they are in report.json."""
-    everything = all("map_at_100" in scores for scores in domains.values())
-    keys = {key for scores in domains.values() for key in scores}
-    return {key for key in keys if key.startswith("recall_at_")} if everything else set()
 
 
 def metric_title(key: str) -> str:

@@ -24,7 +24,7 @@ from guie.base.errors import UserError
 from guie.config.loading import load_config
 from guie.config.study import ClaimConfig, ClaimsConfig
 from guie.studies.grid import Plan, Row
-from guie.studies.results import StudyStatus, as_committed
+from guie.studies.results import Record, StudyStatus, as_committed
 from guie.studies.table import decimal, scores, write_between
 
 SEEDS = 3  # the fewest for a verdict
@@ -72,38 +72,35 @@ def verdict(effect: Effect | None, direction: str) -> str:
     return "held" if (effect.value > 0) == (direction == "row") else "not held"
 
 
-def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None:
+def effect_of(claim: ClaimConfig, plan: Plan, status: StudyStatus) -> Effect | None:
     """Return the effect that tests a claim, None where a row has no result.
 
     Raises UserError for a row, score or domain that the study does not have.
     """
-    lines = scores(plan, now)
+    lines = scores(plan, status)
     where, _, metric = claim.score.partition(" ")
     column = f"{where} {METRICS[metric]}" if metric in METRICS else claim.score
     if column not in lines:
         raise UserError(f"{claim.study}: no score {claim.score!r}; for example test R@1")
-    rows = [_chosen(names, claim, plan, lines) for names in (claim.row, claim.against)]
-    ours, theirs = (
-        _of_domain(row, claim.domain, METRICS[metric], plan, now)
-        if claim.domain is not None
-        else lines[lines["row"] == row.name].set_index("seed")[column].dropna()
-        for row in rows
-    )
+    if claim.domain is not None:
+        lines[column] = _scores_of_domain(lines, claim.domain, METRICS[metric], plan, status)
+    rows = [_best_on_val(names, claim, plan, lines) for names in (claim.row, claim.against)]
+    ours, theirs = (lines[lines["row"] == r.name].set_index("seed")[column] for r in rows)
     difference_S = (ours - theirs).dropna()
     if difference_S.empty:
         return None
     squares, covered = 0.0, []
     if metric == "R@1" and where in ("test", "unseen"):  # records have no classes of val
         seeds = list(difference_S.index)
-        one, other = (_class_tables(row, seeds, where, claim.domain, plan, now) for row in rows)
+        one, other = (_hits(row, seeds, where, claim.domain, plan, status) for row in rows)
         if one and other:
             squares += stats.norm.ppf((1 + LEVEL) / 2) ** 2 * class_variance(one, other)
             covered.append("classes")
     # Of fewer seeds the variance is estimated: that of two rows, by the study's typical row
     spread = math.nan if claim.domain else 2 * lines.groupby("row")[column].var().median()
-    smallest = math.sqrt(squares + _of_seeds(spread, SEEDS))
+    smallest = math.sqrt(squares + _square_of_seeds(spread, SEEDS))
     if len(difference_S) > 1:
-        squares += _of_seeds(difference_S.var(), len(difference_S))
+        squares += _square_of_seeds(difference_S.var(), len(difference_S))
         covered.append("seeds")
     value, half = difference_S.mean(), math.sqrt(squares) if covered else math.nan
     return Effect(
@@ -117,75 +114,73 @@ def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None
     )
 
 
-def _of_seeds(variance: float, seeds: int) -> float:
+def _square_of_seeds(variance: float, seeds: int) -> float:
     """Return the square of the half t interval of a mean over seeds."""
     return float(stats.t.ppf((1 + LEVEL) / 2, seeds - 1) ** 2 * variance / seeds)
 
 
-def _chosen(names: Sequence[str], claim: ClaimConfig, plan: Plan, lines: pd.DataFrame) -> Row:
+def _best_on_val(names: Sequence[str], claim: ClaimConfig, plan: Plan, lines: pd.DataFrame) -> Row:
     """Return the row with these names; of several, the one with the best R@1 on val.
 
     It is the mean over the seeds that all of them have. Rows without a result do not take part.
     """
-    by_name = {row.name: row for row in plan.rows}
+    rows = {row.name: row for row in plan.rows}
     for name in names:
-        if name not in by_name:
+        if name not in rows:
             raise UserError(f"{claim.study}: no row {name!r}, which a claim of {claim.paper} names")
     found = lines[lines["row"].isin(names)].dropna(subset="val r_at_1")
     if len(names) == 1 or found.empty:
-        return by_name[names[0]]
+        return rows[names[0]]
     val = found.pivot(index="seed", columns="row", values="val r_at_1").dropna()
     if val.empty:
-        raise UserError(
-            f"{claim.study}: {', '.join(names)} have no seed in common; give them one, so that val can choose"
-        )
-    return by_name[str(val.mean().idxmax())]
+        remedy = "give them one, so that val can choose"
+        raise UserError(f"{claim.study}: {', '.join(names)} have no seed in common; {remedy}")
+    return rows[str(val.mean().idxmax())]
 
 
-def _of_domain(
-    row: Row, domain: str, metric: str, plan: Plan, now: StudyStatus
-) -> pd.Series[float]:
-    """Return the test scores of one domain, by seed."""
-    found = {seed: now.done.get(plan.jobs[row.name, seed, None].identity) for seed in row.seeds}
-    domains = {seed: record["test"]["domains"] for seed, record in found.items() if record}
-    for one in domains.values():
-        if domain not in one:
-            raise UserError(f"{plan.path}: no domain {domain!r}; allowed: {', '.join(sorted(one))}")
-    return pd.Series({seed: one[domain][metric] for seed, one in domains.items()}, dtype=float)
+def _scores_of_domain(
+    lines: pd.DataFrame, domain: str, metric: str, plan: Plan, status: StudyStatus
+) -> list[float]:
+    """Return the test score of one domain for each line of `scores`, NaN without a result."""
+    found = []
+    for row, seed in lines[["row", "seed"]].itertuples(index=False):
+        record = status.done.get(plan.jobs[row, seed, None].identity)
+        domains = record["test"]["domains"] if record else {domain: {metric: math.nan}}
+        if domain not in domains:
+            known = ", ".join(sorted(domains))
+            raise UserError(f"{plan.path}: no domain {domain!r}; allowed: {known}")
+        found.append(domains[domain][metric])
+    return found
 
 
 Hits = dict[str, tuple[np.ndarray, np.ndarray]]  # by domain: hits and queries of each class [C]
 
 
-def _class_tables(
+def _hits(
     row: Row,
     seeds: Sequence[int],
     where: str,
     domain: str | None,
     plan: Plan,
-    now: StudyStatus,
+    status: StudyStatus,
 ) -> Hits | None:
     """Return each domain's hits, their mean over the seeds, or None where a record has no classes.
 
     Args:
         where: `unseen` takes each left-out domain from the run that did not train on it.
     """
-    found: dict[str, list[dict[str, list[int]]]] = {}
+    folds = row.folds if where == "unseen" else {None: [domain] if domain else None}
+    found: dict[str, list[Record]] = {}
     for seed in seeds:
-        folds = row.folds.items() if where == "unseen" else [(None, None)]
-        for fold, domains in folds:
-            record = now.done[plan.jobs[row.name, seed, fold].identity]
-            classes = record["test"].get("classes")
-            if classes is None:
+        for fold, domains in folds.items():
+            test = status.done[plan.jobs[row.name, seed, fold].identity]["test"]
+            if "classes" not in test:
                 return None
-            for name in domains or ([domain] if domain else classes):
-                found.setdefault(name, []).append(classes[name])
+            for name in domains or test["classes"]:
+                found.setdefault(name, []).append(test["classes"][name])
     return {
-        name: (
-            np.mean([one["hits"] for one in of_seeds], axis=0),
-            np.array(of_seeds[0]["queries"]),
-        )
-        for name, of_seeds in found.items()
+        name: (np.mean([one["hits"] for one in of], axis=0), np.array(of[0]["queries"]))
+        for name, of in found.items()
     }
 
 

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -23,8 +23,10 @@ from guie.evaluation.protocols.catalogue import PROTOCOLS
 
 SLUG_CHARS = 60
 OF_A_SEED = re.compile(r"(.+), seed (\+?)(\d+)")
-SET_BY_THE_STUDY = {"name", "out"}  # for each job
-NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # an ensemble does not depend on them
+IN_BRACES = re.compile(r"\{([\w.]+)\}")
+# Keys that the study sets for each job, and where to set them instead
+SET_BY_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
+NO_EFFECT = {"name", "out", "workers", "batch_size"}  # an ensemble does not depend on them
 
 Key = tuple[str, int, str | None]  # row, seed, fold
 
@@ -72,9 +74,8 @@ class Job:
         if self.evaluation:
             values = self.evaluation.model_dump(**short)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        values = self.config.model_dump(**short, exclude=SET_BY_THE_STUDY)
-        own = _bound(values) | {"seed": self.seed}
-        return own | ({"teachers": needed} if needed else {})
+        own = _without_keys(self.config.model_dump(**short, exclude={"name", "out"}), FREE)
+        return own | {"seed": self.seed} | ({"teachers": needed} if needed else {})
 
     @cached_property
     def identity(self) -> str:
@@ -92,46 +93,10 @@ class Job:
         words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
         return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
 
-    def written(self, folders: Mapping[str, str], workers: int, **keys: Any) -> dict[str, Any]:
-        """Return the config for train.py or compose.py, with run folders in place of row names.
-
-        Args:
-            workers: loader processes, unless the study sets them.
-        """
-
-        def placed(key: str, value: Any) -> Any:
-            if key == "workers" and value is None:
-                return workers
-            return folders.get(value, value) if key in ("model", "start_from") else value
-
-        return _changed(self.ensemble or self.config, placed) | keys
-
 
 def digest(value: Any) -> str:
     """Return 12 hex digits of a hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _bound(values: Any) -> Any:
-    """Return the config's values without the keys that do not affect the result."""
-    if isinstance(values, dict):
-        return {key: _bound(value) for key, value in values.items() if key not in FREE}
-    return [_bound(value) for value in values] if isinstance(values, list) else values
-
-
-def _changed(
-    config: RunConfig | ComposeConfig, change: Callable[[str, Any], Any]
-) -> dict[str, Any]:
-    """Return the config's values, each replaced by `change(key, value)`; `leave_out` is one value."""
-
-    def walk(key: str, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {own: walk(own, item) for own, item in value.items()}
-        if isinstance(value, list) and key != "leave_out":
-            return [walk(key, item) for item in value]
-        return change(key, value)
-
-    return walk("", config.model_dump())
 
 
 @dataclass(frozen=True)
@@ -172,10 +137,9 @@ class Plan:
         Seeds run one after the other, so that rows can be compared early. Within a seed, jobs that need
         no other come first. Raises UserError for an unknown row or seed.
         """
-        names = _known(rows, [row.name for row in self.rows], "--only", "row")
-        all_seeds = sorted({seed for _, seed, _ in self.jobs})
-        wanted = _known(seeds, all_seeds, "--seeds", "seed")
-        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in wanted]
+        names = _known(rows, [row.name for row in self.rows], "--only: no row")
+        numbers = _known(seeds, sorted({seed for _, seed, _ in self.jobs}), "--seeds: no seed")
+        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in numbers]
         return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
 
     def folds(self) -> dict[str, list[str]]:
@@ -183,105 +147,175 @@ class Plan:
         return {name: domains for row in self.rows for name, domains in row.folds.items()}
 
 
-def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:
+def _known(wanted: Iterable[Any] | None, known: list[Any], message: str) -> list[Any]:
     if wanted is None:
-        return there
-    unknown = [str(one) for one in wanted if one not in there]
-    if unknown:
-        raise UserError(f"{option}: no {what} {', '.join(unknown)}; --list shows them")
+        return known
+    if unknown := [str(one) for one in wanted if one not in known]:
+        raise UserError(f"{message} {', '.join(unknown)}; --list shows them")
     return list(wanted)
 
 
 def read_plan(path: Path) -> Plan:
     """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
-    written = read_values(path)
+    values = read_values(path)
     if not path.stem.strip("."):
         raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
-    study = validated(written, StudyConfig, variables=False)
-    common = _common(written)
-    rows: list[Row] = []
-    jobs: dict[Key, Job] = {}
-    faults: list[str] = []
+    study = validated(values, StudyConfig, variables=False)
+    common = _common(values)
+    plan = Plan(path, study, [], {})
+    errors = [
+        f"{values.location('protocols')}: no protocol {name!r}; known: {', '.join(PROTOCOLS)}"
+        for name in study.protocols
+        if name not in PROTOCOLS
+    ]
     for name, config in study.rows.items():
-        own = written.at("rows", name)
-        seeds = config.seeds or study.seeds
-        unseen = seeds if config.unseen is True else seeds[: config.unseen]
-        composed = own.at("compose") if config.compose is not None else None
-        of_models = config.compose is not None or config.evaluate is not None
-        points = [(name, composed or common)] if of_models else _points(name, own, config, common)
-        first: dict[str, str] = {}
-        for full_name, values in points:
-            row = Row(full_name, seeds, study.unseen if config.unseen else {}, unseen)
-            if any(row.name == other.name for other in rows):
-                faults.append(f"{own.location()}: a second row {row.name!r}; rename one")
-            rows.append(row)
-            try:
-                whole = (
-                    _composition(values, common)
-                    if composed
-                    else validated(values, RunConfig, variables=False)
-                )
-                where = (own if config.evaluate else values).location()
-                for job in [*_jobs(row, whole, config, where, study, jobs)]:
-                    jobs[job.key] = job
-                    if first.setdefault(job.identity, row.name) != row.name:
-                        both = f"{first[job.identity]!r} and {row.name!r} of its grid"
-                        remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
-                        faults.append(f"{own.location()}: {both} are the same run; {remedy}")
-            except UserError as error:
-                faults += str(error).splitlines()
-    if study.baseline is not None and study.baseline not in [row.name for row in rows]:
-        where = written.location("baseline")
-        faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
-    for name in study.protocols:
-        if name not in PROTOCOLS:
-            where = written.location("protocols")
-            faults.append(f"{where}: no protocol {name!r}; known: {', '.join(PROTOCOLS)}")
-    if faults:
-        raise UserError("\n".join(dict.fromkeys(faults)))
-    return Plan(path, study, rows, jobs)
+        try:
+            _expand(plan, name, config, values.at("rows", name), common)
+        except UserError as error:
+            errors += str(error).splitlines()
+    if not errors and study.baseline not in [None, *(row.name for row in plan.rows)]:
+        errors.append(
+            f"{values.location('baseline')}: no row {study.baseline!r}; name one of the rows"
+        )
+    if errors:
+        raise UserError("\n".join(dict.fromkeys(errors)))
+    return plan
+
+
+def _common(study: Values) -> Values:
+    """Return the common config of all runs, with its base applied. Raises UserError."""
+    own = study.at("run")
+    rest = {key: item for key, item in own.plain.items() if key != "base"}
+    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
+    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
+    return _merged(common, replace(own, plain=rest))
+
+
+def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Values) -> None:
+    """Add the rows that a row of the file expands to, and their jobs, to the plan. Raises UserError."""
+    seeds = config.seeds or plan.study.seeds
+    unseen = seeds if config.unseen is True else seeds[: config.unseen]
+    first: dict[str, str] = {}
+    for full_name, values in _points(name, config, own, common):
+        row = Row(full_name, seeds, plan.study.unseen if config.unseen else {}, unseen)
+        if any(row.name == other.name for other in plan.rows):
+            raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
+        plan.rows.append(row)
+        whole: RunConfig | ComposeConfig
+        if config.compose is None:
+            whole = validated(values, RunConfig, variables=False)
+        else:
+            whole = validated(values, ComposeConfig, variables=False)
+        where = (own if config.evaluate else values).location()
+        for job in _jobs(plan, row, whole, config.evaluate, where):
+            if first.setdefault(job.identity, row.name) != row.name:
+                both = f"{first[job.identity]!r} and {row.name!r} of its grid are the same run"
+                remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
+                raise UserError(f"{own.location()}: {both}; {remedy}")
+            plan.jobs[job.key] = job
+
+
+def _points(
+    name: str, config: RowConfig, own: Values, common: Values
+) -> Iterator[tuple[str, Values]]:
+    """Yield name and config of each row that this row of the file expands to. Raises UserError."""
+    if config.evaluate:
+        yield name, common
+    elif config.compose is not None:  # scored on the runs' val split by default
+        values = own.at("compose")
+        _refuse_set_by_study(values)
+        data = common.plain.get("data") or {}
+        val = {key: data[key] for key in ("manifest", "root") if key in data}
+        yield name, replace(values, plain={"val": val, **values.plain, "name": "study"})
+    else:
+        changes = {k: v for k, v in (own.plain or {}).items() if k not in RowConfig.model_fields}
+        values = _merged(common, replace(own, plain=changes))
+        for chosen in product(*config.grid.values()):
+            point = dict(zip(config.grid, chosen, strict=True))
+            full_name = _filled(name, point, config.grid, own.location())
+            yield full_name, _set(values, point, f"{own.location()}.grid") if point else values
+
+
+def _merged(common: Values, own: Values) -> Values:
+    """Merge `own` into `common`; keys with dots work as in `--set`. Raises UserError."""
+    _refuse_set_by_study(own)
+    dotted = {key: item for key, item in own.plain.items() if "." in str(key)}
+    rest = {key: item for key, item in own.plain.items() if key not in dotted}
+    return _set(merged(common, replace(own, plain=rest)), dotted, own.location())
+
+
+def _set(values: Values, settings: dict[str, Any], source: str) -> Values:
+    """Return a copy, which shares no part with other rows, with these keys set. Raises UserError."""
+    changed = Values(copy.deepcopy(values.plain), dict(values.places))
+    for key, value in settings.items():
+        override(changed, key, value, source)
+    return changed
+
+
+def _refuse_set_by_study(values: Values) -> None:
+    for key, instead in SET_BY_STUDY.items():
+        if key in values.plain:
+            raise UserError(f"{values.location(key)}: the study sets it, by {instead}; remove it")
+
+
+def _filled(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
+    """Fill the values into the row's name. Raises UserError if a key that varies is not in it."""
+    used: set[str] = set()
+
+    def value_of(braces: re.Match[str]) -> str:
+        keys = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
+        if len(keys) != 1:
+            raise UserError(f"{where}: {braces[0]} in its name must match one key of its grid")
+        used.add(keys[0])
+        value = point[keys[0]]
+        if isinstance(value, dict) and "name" in value:
+            return str(value["name"])
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    filled = IN_BRACES.sub(value_of, name) if grid else name
+    for key in grid:
+        if key not in used and len(grid[key]) > 1:
+            braces = f"{{{key.rpartition('.')[2]}}}"
+            raise UserError(f"{where}: its grid varies {key}; add {braces} to the row's name")
+    return filled
 
 
 def _jobs(
+    plan: Plan,
     row: Row,
     whole: RunConfig | ComposeConfig,
-    row_config: RowConfig,
+    evaluation: EvaluateConfig | None,
     where: str,
-    study: StudyConfig,
-    above: Mapping[Key, Job],
 ) -> Iterator[Job]:
-    """Yield the jobs of all seeds and folds; jobs above may be teachers, members or evaluated models.
+    """Yield the jobs of all seeds and folds; jobs of rows above may be teachers, members or models.
 
     Raises UserError for a row above without that seed or fold, or an ensemble of no row above.
     """
-    evaluation = row_config.evaluate
-    names: list[str] = []
     if evaluation:
         names = [*evaluation.each().values()]
     elif isinstance(whole, ComposeConfig):
         parts = whole.parts()
         names = [m.model for part in parts for m in part.members if isinstance(m, ModelMember)]
     else:
-        if isinstance(whole.task, DistillationConfig):
-            names = [one.model for one in whole.task.teachers]
-        names += [whole.start_from] if whole.start_from else []
+        teachers = whole.task.teachers if isinstance(whole.task, DistillationConfig) else []
+        names = [one.model for one in teachers] + ([whole.start_from] if whole.start_from else [])
     for seed in row.seeds:
         for _, _, fold in row.keys(seed):
             left_out = row.folds[fold] if fold is not None else []
-            needs = _rows_above(names, seed, fold, above, where)
-            if isinstance(whole, RunConfig):
+            needs = _rows_above(names, seed, fold, plan.jobs, where)
+            if isinstance(whole, ComposeConfig):
+                if not needs:
+                    raise UserError(f"{where}: no member is a row above; for others use compose.py")
+                config = next(iter(needs.values())).config
+                ensemble = ComposeConfig.model_validate(_leaving_out(whole.model_dump(), left_out))
+                yield Job(row.name, seed, fold, config, plan.study, needs, ensemble)
+            else:
                 data = whole.data
                 if left_out and not evaluation:
                     domains = sorted({*data.leave_out, *left_out})
                     data = data.model_copy(update={"leave_out": domains})
                 config = whole.model_copy(update={"seed": seed, "data": data})
-                yield Job(row.name, seed, fold, config, study, needs, evaluation=evaluation)
-            elif needs:
-                config = next(iter(needs.values())).config
-                ensemble = _without(whole, left_out)
-                yield Job(row.name, seed, fold, config, study, needs, ensemble)
-            else:
-                raise UserError(f"{where}: no member is a row above; for others use compose.py")
+                yield Job(row.name, seed, fold, config, plan.study, needs, evaluation=evaluation)
 
 
 def _rows_above(
@@ -296,104 +330,30 @@ def _rows_above(
     rows = {name for name, _, _ in jobs}
     found: dict[str, Job] = {}
     for name in names:
-        named = OF_A_SEED.fullmatch(name)
-        if name in rows:
-            key = (name, seed, fold)
-        elif named and named[1] in rows:
+        key, named = (name, seed, fold), OF_A_SEED.fullmatch(name)
+        if name not in rows and named:
             key = (named[1], int(named[3]) + (seed if named[2] else 0), fold)
-        else:
+        if key[0] not in rows:
             continue
         if key not in jobs:
             message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
-            raise UserError(
-                f"{where}: {key[0]} has no run of {message}; give both rows the same seeds and folds"
-            )
+            remedy = "give both rows the same seeds and folds"
+            raise UserError(f"{where}: {key[0]} has no run of {message}; {remedy}")
         found[name] = jobs[key]
     return found
 
 
-def _composition(written: Values, common: Values) -> ComposeConfig:
-    """Validate a `compose` section, with a placeholder name; scored on the runs' val split by default."""
-    _refuse_own(written)
-    data = common.plain.get("data") or {}
-    val = {key: data[key] for key in ("manifest", "root") if key in data}
-    named = replace(written, plain={"val": val, **written.plain, "name": "study"})
-    return validated(named, ComposeConfig, variables=False)
+def _without_keys(values: Any, keys: set[str]) -> Any:
+    """Return the values without these keys of any mapping in them."""
+    if isinstance(values, dict):
+        return {key: _without_keys(item, keys) for key, item in values.items() if key not in keys}
+    return [_without_keys(item, keys) for item in values] if isinstance(values, list) else values
 
 
-def _without(ensemble: ComposeConfig, left_out: list[str]) -> ComposeConfig:
-    """Return the config to fit and score on the other domains."""
-    changed = _changed(
-        ensemble, lambda key, value: sorted({*value, *left_out}) if key == "leave_out" else value
-    )
-    return ComposeConfig.model_validate(changed)
-
-
-# Set by the study for each run
-OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
-IN_BRACES = re.compile(r"\{([\w.]+)\}")
-
-
-def _common(study: Values) -> Values:
-    """Return the common config of all runs, with its base applied. Raises UserError."""
-    own = study.at("run")
-    rest = {key: item for key, item in own.plain.items() if key != "base"}
-    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
-    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
-    return _overridden(common, replace(own, plain=rest))
-
-
-def _points(
-    name: str, row: Values, config: RowConfig, common: Values
-) -> Iterator[tuple[str, Values]]:
-    """Yield name and config of each row that this row's grid expands to. Raises UserError."""
-    settings = {k: v for k, v in (row.plain or {}).items() if k not in RowConfig.model_fields}
-    values = _overridden(common, replace(row, plain=settings))
-    for chosen in product(*config.grid.values()):
-        point = dict(zip(config.grid, chosen, strict=True))
-        full_name = _named(name, point, config.grid, row.location())
-        yield full_name, _set(values, point, f"{row.location()}.grid") if point else values
-
-
-def _overridden(common: Values, own: Values) -> Values:
-    """Merge `own` into `common`; keys with dots work as in `--set`. Raises UserError."""
-    _refuse_own(own)
-    dotted = {key: item for key, item in own.plain.items() if "." in str(key)}
-    rest = {key: item for key, item in own.plain.items() if key not in dotted}
-    return _set(merged(common, replace(own, plain=rest)), dotted, own.location())
-
-
-def _set(values: Values, settings: dict[str, Any], source: str) -> Values:
-    # Other rows share parts of it
-    changed = Values(copy.deepcopy(values.plain), dict(values.places))
-    for key, value in settings.items():
-        override(changed, key, value, source)
-    return changed
-
-
-def _refuse_own(written: Values) -> None:
-    for key, instead in OF_THE_STUDY.items():
-        if key in written.plain:
-            raise UserError(f"{written.location(key)}: the study sets it, by {instead}; remove it")
-
-
-def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
-    """Fill the values into the row's name. Raises UserError if a key that varies is not in it."""
-    used: set[str] = set()
-
-    def value_of(braces: re.Match[str]) -> str:
-        meant = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
-        if len(meant) != 1:
-            raise UserError(f"{where}: {braces[0]} in its name must match one key of its grid")
-        used.add(meant[0])
-        value = point[meant[0]]
-        if isinstance(value, dict) and "name" in value:
-            return str(value["name"])
-        return f"{value:g}" if isinstance(value, float) else str(value)
-
-    filled = IN_BRACES.sub(value_of, name) if grid else name
-    silent = next((key for key in grid if key not in used and len(grid[key]) > 1), None)
-    if silent is not None:
-        short = silent.rpartition(".")[2]
-        raise UserError(f"{where}: its grid varies {silent}; add {{{short}}} to the row's name")
-    return filled
+def _leaving_out(values: Any, domains: list[str], key: str = "") -> Any:
+    """Return the values of a config that leaves out these domains wherever it leaves out any."""
+    if key == "leave_out":
+        return sorted({*values, *domains})
+    if isinstance(values, dict):
+        return {name: _leaving_out(item, domains, name) for name, item in values.items()}
+    return [_leaving_out(item, domains) for item in values] if isinstance(values, list) else values

@@ -9,22 +9,31 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from guie.base.errors import UserError
-from guie.base.files import write_text
+from guie.base.files import read_json, write_text
 from guie.config.loading import expanded
 from guie.studies.grid import Job, Plan, read_plan
+from guie.training.run_folder import METRICS_FILE, VAL, read_metrics, read_summary
 
 SRC = Path(__file__).parents[2]
 UNKNOWN = "unknown"
 # Raise it whenever a change of the code changes the results of any study; older records then no longer count.
 RESULT_VERSION = 1
+METRICS = ("r_at_1", "mmp_at_5")
+DIGITS = 5
+
+Record = dict[str, Any]
+KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
+NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
 
 @dataclass(frozen=True)
@@ -64,11 +73,6 @@ def code_of(src: Path = SRC) -> Code:
     return Code(now, commit, dirty=now != tree)
 
 
-Record = dict[str, Any]
-KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
-NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
-
-
 @dataclass(frozen=True)
 class Results:
     """Records by job identity; a later success replaces a failure."""
@@ -87,33 +91,36 @@ def read_results(path: Path) -> Results:
     if not path.exists():
         return Results()
     remedy = "restore the committed file, or delete it"
+    values = read_json(path, remedy)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: {r["config"]: r for r in values[key]} for key in NEEDED}
-        for key, needed in NEEDED.items():
-            for lacking in (needed - line.keys() for line in lists[key].values()):
-                if lacking:
-                    names = ", ".join(sorted(lacking))
-                    raise UserError(f"{path}: a line of {key} lacks {names}; {remedy}")
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}; {remedy}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+        lists = {key: {line["config"]: line for line in values[key]} for key in NEEDED}
+        lacking = [(k, NEEDED[k] - r.keys()) for k, lines in lists.items() for r in lines.values()]
+    except (KeyError, TypeError, AttributeError):
         raise UserError(f"{path}: not a results file of a study; {remedy}") from None
+    for key, names in lacking:
+        if names:
+            raise UserError(f"{path}: a line of {key} lacks {', '.join(sorted(names))}; {remedy}")
     return Results(**lists)
 
 
 def add_record(path: Path, record: Record) -> None:
     """Add a success or a failure to the file. Raises UserError if it cannot be written."""
-    # Read again, for lines that a commit from another machine has added since
-    there = read_results(path)
-    identity = record["config"]
+    results = read_results(
+        path
+    )  # again, for lines that a commit from another machine has added since
     if "error" in record:
-        there.failures[identity] = record
+        results.failures[record["config"]] = record
     else:
-        there.runs[identity] = record
-        there.failures.pop(identity, None)
-    # The bytes do not depend on the order of the results
-    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in NEEDED]
+        results.runs[record["config"]] = record
+        results.failures.pop(record["config"], None)
+
+    def lines(records: Iterable[Record]) -> str:
+        # The bytes do not depend on the order of the results
+        ordered = sorted(records, key=lambda r: (r["row"], r["seed"], r["fold"] or "", r["config"]))
+        texts = [json.dumps(record, sort_keys=True, ensure_ascii=False) for record in ordered]
+        return "\n" + ",\n".join(texts) + "\n" if texts else ""
+
+    lists = [f'"{key}": [{lines(getattr(results, key).values())}]' for key in NEEDED]
     write_text(path, "{\n" + ",\n".join(lists) + "\n}\n")
 
 
@@ -122,7 +129,7 @@ class StudyStatus:
     """State of a study's jobs, by identity.
 
     Attributes: `done` and `failed`, which count; `outdated`, results of other code or another manifest,
-    which do not count; `without_job`, how many results are of no job.
+    which do not count; `without_job`, how many results belong to no job.
     """
 
     done: dict[str, Record]
@@ -131,40 +138,36 @@ class StudyStatus:
     without_job: int
 
 
-def status(
-    results: Results, jobs: Iterable[Job], any_code: bool, elsewhere: Iterable[Results] = ()
-) -> StudyStatus:
-    """Return which results count, including those of other studies, which may have the same runs.
+def status_of(plan: Plan, any_code: bool = False) -> StudyStatus:
+    """Return which results count, with those of the folder's other studies, which may have the same runs.
 
     Args:
         any_code: also count results of an older RESULT_VERSION.
+
+    Raises UserError for a file that is not of results.
     """
-    by_identity = {job.identity: job for job in jobs}
+    jobs = {job.identity: job for job in plan.jobs.values()}
 
-    def counts(identity: str, record: Record) -> bool:
-        if identity not in by_identity or not (any_code or record["version"] == RESULT_VERSION):
-            return False
-        manifests = {record["manifest"], manifest_of(by_identity[identity])}
-        return len(manifests) == 1 or UNKNOWN in manifests
+    def counted(records: Mapping[str, Record]) -> dict[str, Record]:
+        found = {}
+        for identity, record in records.items():
+            if identity in jobs and (any_code or record["version"] == RESULT_VERSION):
+                manifests = {record["manifest"], manifest_of(jobs[identity])}
+                if len(manifests) == 1 or UNKNOWN in manifests:
+                    found[identity] = record
+        return found
 
-    done = {i: record for i, record in results.runs.items() if counts(i, record)}
-    for other in elsewhere:
-        for i, record in other.runs.items():
-            if i not in done and counts(i, record):
-                row, seed, fold = by_identity[i].key
-                done[i] = record | {"row": row, "seed": seed, "fold": fold}
-    failed = {i: r for i, r in results.failures.items() if i not in done and counts(i, r)}
-    outdated = {i: r for i, r in results.runs.items() if i in by_identity and i not in done}
-    without_job = (results.runs | results.failures).keys() - by_identity
-    return StudyStatus(done, failed, outdated, len(without_job))
-
-
-def status_of(plan: Plan, any_code: bool) -> StudyStatus:
-    """Return the status of a study, with results of the folder's other studies. Raises UserError."""
-    own = results_path(plan.path)
-    files = sorted({*own.parent.glob("*.json")} - {own})
-    others = [read_results(file) for file in files if file.with_suffix(".yaml").exists()]
-    return status(read_results(own), plan.jobs.values(), any_code, others)
+    path = results_path(plan.path)
+    own = read_results(path)
+    done = counted(own.runs)
+    for other in sorted({*path.parent.glob("*.json")} - {path}):
+        if other.with_suffix(".yaml").exists():
+            for identity, record in counted(read_results(other).runs).items():
+                keys = dict(zip(("row", "seed", "fold"), jobs[identity].key, strict=True))
+                done.setdefault(identity, record | keys)
+    failed = {i: r for i, r in counted(own.failures).items() if i not in done}
+    outdated = {i: r for i, r in own.runs.items() if i in jobs and i not in done}
+    return StudyStatus(done, failed, outdated, len((own.runs | own.failures).keys() - jobs))
 
 
 def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
@@ -191,18 +194,76 @@ def manifest_of(job: Job) -> str:
     try:
         names = [job.config.data.manifest, job.study.test.manifest or job.config.data.manifest]
         files = [Path(expanded(name, "")) for name in dict.fromkeys(names)]
-        return "+".join(_content(file, file.stat().st_mtime_ns) for file in files)
+        return "+".join(_hash(file, file.stat().st_mtime_ns) for file in files)
     except (UserError, OSError):
         return UNKNOWN
 
 
 @cache
-def _content(file: Path, changed_ns: int) -> str:
+def _hash(file: Path, changed_ns: int) -> str:
     with file.open("rb") as opened:
         return file_digest(opened, "sha256").hexdigest()[:12]
 
 
-def _lines(records: Iterable[Record]) -> str:
-    ordered = sorted(records, key=lambda r: (r["row"], r["seed"], r["fold"] or "", r["config"]))
-    lines = [json.dumps(record, sort_keys=True, ensure_ascii=False) for record in ordered]
-    return "\n" + ",\n".join(lines) + "\n" if lines else ""
+def scores_of_run(job: Job, folder: Path, report: Path) -> Record:
+    """Read the record of a finished run: best step, scores on val and test, time and memory.
+
+    Args:
+        report: written by validate.py, with `protocols_` and `val_` reports next to it.
+
+    Raises the errors of reading invalid files.
+    """
+    scores = json.loads(report.read_text(encoding="utf-8"))
+    summary = {"best": None} if job.evaluation else read_summary(folder)
+    best = summary["best"]
+    test = _rounded(scores["mean"]) | {"domains": _by_domain(scores["domains"])}
+    test["classes"] = hits_of_classes(report.with_suffix(".csv"))
+    if interval := scores.get("intervals", {}).get("mean", {}).get("r_at_1"):
+        test["interval"] = [round(end, DIGITS) for end in interval]
+    val: Record | None = best and _val(folder, best["step"])
+    if job.evaluation:
+        on_val = json.loads(report.with_name(f"val_{report.name}").read_text(encoding="utf-8"))
+        val = _rounded(on_val["mean"]) | {"domains": _by_domain(on_val["domains"], METRICS[:1])}
+    record = {"best_step": best and best["step"], "val": val, "test": test}
+    costs = ("seconds", "device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
+    record |= {key: summary.get(key) for key in costs}
+    if names := job.study.protocols:
+        path = report.with_name(f"protocols_{report.name}")
+        reports = json.loads(path.read_text(encoding="utf-8"))["protocols"]
+        headlines = {name: reports[name]["headline"] for name in names}
+        record["protocols"] = {name: _rounded(line, line) for name, line in headlines.items()}
+    return record
+
+
+def hits_of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
+    """Return, by domain, the R@1 hits and the queries of each class, in the order of the classes."""
+    queries = pd.read_csv(
+        path,
+        usecols=["domain", "class", "r_at_1"],
+        dtype={"domain": str, "class": str},
+        keep_default_na=False,  # a class may be called NA
+        na_values={"r_at_1": [""]},
+    )
+    counts = queries.groupby(["domain", "class"])["r_at_1"].agg(["sum", "count"]).astype(int)
+    return {
+        str(domain): {"hits": of_domain["sum"].tolist(), "queries": of_domain["count"].tolist()}
+        for domain, of_domain in counts.groupby("domain")
+    }
+
+
+def _val(folder: Path, step: int) -> Record:
+    """Return the scores of the best weights: R@1 of each domain, and the means."""
+    lines = read_metrics(folder / METRICS_FILE)
+    line = next(line for line in lines if VAL in line and line["step"] == step)
+    scores = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
+    of_domains = {key for key in scores if "/" in key}
+    domains = {key.partition("/")[2]: {"r_at_1": round(scores[key], DIGITS)} for key in of_domains}
+    return _rounded(scores, scores.keys() - of_domains) | {"domains": domains}
+
+
+def _by_domain(scores: Mapping[str, Any], keys: Iterable[str] = METRICS) -> Record:
+    return {domain: _rounded(values, keys) for domain, values in scores.items()}
+
+
+def _rounded(scores: Mapping[str, Any], keys: Iterable[str] = METRICS) -> Record:
+    return {key: None if scores[key] is None else round(scores[key], DIGITS) for key in keys}

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.studies.grid import Job, Plan, Row
-from guie.studies.results import UNKNOWN, Code, StudyStatus
+from guie.studies.results import METRICS, UNKNOWN, Code, Record, StudyStatus
 
-METRICS = ("r_at_1", "mmp_at_5")
-WHERE = ("val", "test", "unseen")
-SCORES = [f"{where} {metric}" for where in WHERE for metric in METRICS]
+SCORES = [f"{where} {metric}" for where in ("val", "test", "unseen") for metric in METRICS]
 COMPARED = "test r_at_1"
 INTERVAL = ("test low", "test high")  # of COMPARED, 95 %
 COSTS = {
@@ -28,15 +24,13 @@ COSTS = {
     "peak_memory_mb": "memory, MB",
     "peak_gpu_memory_mb": "GPU memory, MB",  # left out if no run has it
 }
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A job without a result that counts. `why`: `missing`, `failed`, or `outdated`."""
-
-    job: Job
-    why: str
-    details: str = ""
+NAMED = 12  # jobs named per reason; the rest are counted
+REASONS = {
+    "failed": "Failed",
+    "outdated": "Of other code or another manifest, left out (--any-code takes other code)",
+    "missing": "Yet to be run",
+}
+END = "<!-- /study -->"
 
 
 def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
@@ -46,25 +40,25 @@ def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     NaN while one of these runs is missing. Raises UserError if the test lacks such a domain.
     """
     columns = [*SCORES, *INTERVAL, "seconds", *COSTS, *headlines(plan)]
-    lines = []
-    for row in plan.rows:
-        for seed in row.seeds:
-            runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
-            whole = runs.pop(None) or {}
-            line = {key: whole.get(key) for key in ("seconds", *COSTS)}
-            for where in ("val", "test"):
-                found = whole.get(where) or {}
-                line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
-            if whole:
-                line |= dict(zip(INTERVAL, whole["test"].get("interval", ()), strict=False))
-            if row.folds and len(runs) == len(row.folds) and all(runs.values()):
-                line |= _unseen(plan, row, runs)
-            reports = whole.get("protocols", {})
-            for column, (protocol, title) in headlines(plan).items():
-                line[column] = reports.get(protocol, {}).get(title)
-            lines.append({"row": row.name, "seed": seed, **line})
+    lines = [_scores(plan, row, seed, status) for row in plan.rows for seed in row.seeds]
     table = pd.DataFrame(lines, columns=["row", "seed", *columns])
     return table.astype(dict.fromkeys(columns, float))
+
+
+def _scores(plan: Plan, row: Row, seed: int, status: StudyStatus) -> dict[str, Any]:
+    runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
+    whole = runs.pop(None) or {}
+    line = {"row": row.name, "seed": seed} | {key: whole.get(key) for key in ("seconds", *COSTS)}
+    for where in ("val", "test"):
+        found = whole.get(where) or {}
+        line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
+        line |= dict(zip(INTERVAL, found.get("interval", ()), strict=False))
+    if row.folds and len(runs) == len(row.folds) and all(runs.values()):
+        line |= _unseen(plan, row, runs)
+    reports = whole.get("protocols", {})
+    for column, (protocol, title) in headlines(plan).items():
+        line[column] = reports.get(protocol, {}).get(title)
+    return line
 
 
 def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, float]:
@@ -77,8 +71,8 @@ def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, f
                 wrong = f"unseen: {domain} is not a domain of the test"
                 raise UserError(f"{plan.path}: {wrong}; allowed: {', '.join(sorted(tested))}")
             found.append(tested[domain])
-    values = {metric: np.array([scores[metric] for scores in found], float) for metric in METRICS}
-    return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
+    means = pd.DataFrame(found)[[*METRICS]].astype(float).to_numpy().mean(axis=0)
+    return {f"unseen {metric}": float(mean) for metric, mean in zip(METRICS, means, strict=True)}
 
 
 def domain_scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
@@ -88,8 +82,8 @@ def domain_scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
         found = [status.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
         lines = [record["test"]["domains"] for record in found if record]
         if lines:
-            by_seed = [{name: one["r_at_1"] for name, one in line.items()} for line in lines]
-            values[row.name] = pd.DataFrame(by_seed).astype(float).mean()
+            of_seeds = [{name: one["r_at_1"] for name, one in line.items()} for line in lines]
+            values[row.name] = pd.DataFrame(of_seeds).astype(float).mean()
     return pd.DataFrame(values).T
 
 
@@ -115,8 +109,8 @@ def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     table["seeds"] = groups[COMPARED].count()
     table["seeds unseen"] = groups["unseen r_at_1"].count()
     if baseline is not None:
-        by_seed = lines.pivot(index="seed", columns="row", values=COMPARED)[table.index]
-        gains = by_seed.sub(by_seed[baseline], axis=0)
+        of_seeds = lines.pivot(index="seed", columns="row", values=COMPARED)[table.index]
+        gains = of_seeds.sub(of_seeds[baseline], axis=0)
         table["gain"], table["deviation of gain"] = gains.mean(), gains.std()
         table["pairs"] = gains.count()
     return table
@@ -138,35 +132,30 @@ def by_seed(
     return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
 
 
-def gaps(plan: Plan, status: StudyStatus) -> list[Gap]:
-    """Return the jobs without a result, in the order of the table."""
-    found = []
-    for job in plan.jobs.values():
-        if job.identity in status.done:
-            continue
-        if failure := status.failed.get(job.identity):
-            found.append(Gap(job, "failed", f"{failure['step']}: {failure['error']}"))
-        elif old := status.outdated.get(job.identity):
-            found.append(Gap(job, "outdated", f"commit {old['commit'][:7]}"))
-        else:
-            found.append(Gap(job, "missing"))
-    return found
+class Gap(NamedTuple):
+    """A job without a result that counts, and a key of REASONS."""
 
-
-NAMED = 12  # jobs named per reason; the rest are counted
-WORDS = {
-    "failed": "Failed",
-    "outdated": "Of other code or another manifest, left out (--any-code takes other code)",
-    "missing": "Yet to be run",
-}
-END = "<!-- /study -->"
+    job: Job
+    reason: str
+    details: str = ""
 
 
 def rendered(plan: Plan, status: StudyStatus) -> str:
     """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
-    table = summary(scores(plan, status), plan.study.baseline)
-    missing = gaps(plan, status)
-    return "\n\n".join([_table(plan, table, missing), *_notes(plan, status, missing)]) + "\n"
+    gaps = []
+    for job in plan.jobs.values():
+        if failure := status.failed.get(job.identity):
+            gaps.append(Gap(job, "failed", f" ({failure['step']}: {failure['error']})"))
+        elif old := status.outdated.get(job.identity):
+            gaps.append(Gap(job, "outdated", f" (commit {old['commit'][:7]})"))
+        elif job.identity not in status.done:
+            gaps.append(Gap(job, "missing"))
+    table = ordered(summary(scores(plan, status), plan.study.baseline))
+    rows = {row.name: row for row in plan.rows}
+    lines = [_cells(plan, rows[str(name)], line, table, gaps) for name, line in table.iterrows()]
+    grid = [[*lines[0]], ["---"] * len(lines[0]), *([*cells.values()] for cells in lines)]
+    text = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in grid)
+    return "\n\n".join([text, *_notes(plan, status, gaps)]) + "\n"
 
 
 def write_between(path: Path, name: str, text: str) -> None:
@@ -177,8 +166,8 @@ def write_between(path: Path, name: str, text: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     before, found, rest = whole.partition(begin)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or "<!-- study: " in rest.partition(END)[0]:
+    old, closed, after = rest.partition(END)
+    if not found or not closed or "<!-- study: " in old:
         raise UserError(f"{path}: the table's markers are missing; add the lines {begin} and {END}")
     write_text(path, f"{before}{begin}\n{text}{END}{after}")
 
@@ -189,106 +178,97 @@ def decimal(value: float, sign: bool = False) -> str:
     return f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
-def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
+def _cells(
+    plan: Plan, row: Row, line: pd.Series, table: pd.DataFrame, gaps: list[Gap]
+) -> dict[str, str]:
+    """Return the cells of a row, by the title of their column."""
     study = plan.study
-    several = any(len(row.seeds) > 1 for row in plan.rows)
-    columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
+    cells = {"": _escaped(row.name)}
+    if any(len(other.seeds) > 1 for other in plan.rows):
+        own, done = len(row.seeds), int(line["seeds"])
+        cells["seeds"] = str(own) if done == own else f"{done} of {own}"
+    for where in ("val", "test", *(["unseen"] if plan.folds() else [])):
+        cells[f"{where} R@1 / mMP@5"] = _score(row, line, where, gaps)
+    if study.baseline:
+        gain = "" if row.name == study.baseline else _gain(line)
+        cells[f"test R@1 against {_escaped(study.baseline)}"] = gain
+    if study.intervals:  # for several seeds, the mean of its ends
+        low, high = (line[key] for key in INTERVAL)
+        interval = "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
+        cells["95 % of test R@1"] = interval
+    for key in headlines(plan):
+        cells[key] = "" if math.isnan(line[key]) else _spread(line, key)
     costs = [key for key in COSTS if study.costs and table[key].notna().any()]
-    by_name = {row.name: row for row in plan.rows}
-    lines = []
-    for name, line in ordered(table).iterrows():
-        row = by_name[str(name)]
-        of_row = [gap for gap in missing if gap.job.row == name]
-        cells = {"": _cell(row.name)}
-        if several:
-            own, done = len(row.seeds), int(line["seeds"])
-            cells["seeds"] = str(own) if done == own else f"{done} of {own}"
-        for where in columns:
-            cells[f"{where} R@1 / mMP@5"] = _pair(line, where, of_row, bool(row.folds))
-        if study.baseline:
-            gain = "" if name == study.baseline else _gain(line)
-            cells[f"test R@1 against {_cell(study.baseline)}"] = gain
-        if study.intervals:  # for several seeds, the mean of its ends
-            low, high = (line[key] for key in INTERVAL)
-            interval = "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
-            cells["95 % of test R@1"] = interval
-        for key in headlines(plan):
-            cells[key] = "" if math.isnan(line[key]) else _spread(line, key)
-        for key in (*costs, "seconds"):
-            cells[COSTS.get(key, key)] = "" if math.isnan(line[key]) else f"{line[key]:,.0f}"
-        lines.append(cells)
-    heads = list(lines[0])
-    written = [heads, ["---"] * len(heads), *(list(cells.values()) for cells in lines)]
-    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in written)
+    for key in (*costs, "seconds"):
+        cells[COSTS.get(key, key)] = "" if math.isnan(line[key]) else f"{line[key]:,.0f}"
+    return cells
 
 
-def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> str:
+def _score(row: Row, line: pd.Series, where: str, gaps: list[Gap]) -> str:
     """Return `0.793 / 0.725`, with deviations if any, or the reason why there is no score."""
-    keys = [key for key in SCORES if key.startswith(where)]
-    if math.isnan(row[keys[0]]):
-        if where == "unseen" and not has_folds:
-            return ""
-        whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
-        return next((why for why in WORDS if why in whys), "none")
-    text, seeds = " / ".join(_spread(row, key) for key in keys), row["seeds unseen"]
-    fewer = where == "unseen" and seeds < row["seeds"]
-    return text + (f" ({seeds:.0f} seed{'s' if seeds > 1 else ''})" if fewer else "")
+    unseen = where == "unseen"
+    keys = [f"{where} {metric}" for metric in METRICS]
+    if math.isnan(line[keys[0]]):
+        own = [gap for gap in gaps if gap.job.row == row.name]
+        reasons = {gap.reason for gap in own if (gap.job.fold is not None) == unseen}
+        found = next((reason for reason in REASONS if reason in reasons), "none")
+        return "" if unseen and not row.folds else found
+    text, seeds = " / ".join(_spread(line, key) for key in keys), line["seeds unseen"]
+    if unseen and seeds < line["seeds"]:
+        text += f" ({seeds:.0f} seed{'s' if seeds > 1 else ''})"
+    return text
 
 
-def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
-    mean, deviation = decimal(row[key], sign=sign), row[f"deviation of {key}"]
+def _spread(line: pd.Series, key: str, sign: bool = False) -> str:
+    mean, deviation = decimal(line[key], sign=sign), line[f"deviation of {key}"]
     return mean if math.isnan(deviation) else f"{mean} ± {decimal(deviation)}"
 
 
-def _gain(row: pd.Series) -> str:
-    if math.isnan(row["gain"]):
+def _gain(line: pd.Series) -> str:
+    if math.isnan(line["gain"]):
         return "no seed in common"
-    pairs = f" ({row['pairs']:.0f} pairs)" if 1 < row["pairs"] < row["seeds"] else ""
-    return _spread(row, "gain", sign=True) + pairs
+    pairs = f" ({line['pairs']:.0f} pairs)" if 1 < line["pairs"] < line["seeds"] else ""
+    return _spread(line, "gain", sign=True) + pairs
 
 
-def _notes(plan: Plan, status: StudyStatus, missing: list[Gap]) -> Iterable[str]:
+def _notes(plan: Plan, status: StudyStatus, gaps: list[Gap]) -> Iterator[str]:
     """Yield the paragraphs below the table."""
     test = plan.study.test
-    of = f" of {test.manifest}" if test.manifest else ""
-    words = [f"Test: {test.split} split{of}, {test.index} index, means over domains."]
+    manifest = f" of {test.manifest}" if test.manifest else ""
+    words = [f"Test: {test.split} split{manifest}, {test.index} index, means over domains."]
     if any(len(row.seeds) > 1 for row in plan.rows):
-        words.append(
-            "± is the deviation over seeds; of a difference, over the seeds that both have."
-        )
+        spread = "± is the deviation over seeds; of a difference, over the seeds that both have."
+        words.append(spread)
     if folds := plan.folds():
         named = ", ".join(domain for domains in folds.values() for domain in domains)
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
-    asked = {job.identity for job in plan.jobs.values()}
-    used = [record for identity, record in status.done.items() if identity in asked]
-    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
-    if set(commits) != {UNKNOWN[:7]}:
-        words += _counted(commits, "Code", "Code of more than one commit")
-    devices = Counter(record["device"] for record in used if record.get("device"))
-    words += _counted(devices, "Trained on", "Trained on")
-    yield " ".join(words)
-    for why, reason in WORDS.items():
-        jobs = [gap for gap in missing if gap.why == why]
-        if jobs:
-            named = "; ".join(
-                _cell(gap.job.description + (f" ({gap.details})" if gap.details else ""))
-                for gap in jobs[:NAMED]
-            )
-            more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
-            yield f"{reason}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
+    identities = {job.identity for job in plan.jobs.values()}
+    used = [record for identity, record in status.done.items() if identity in identities]
+    yield " ".join([*words, *_versions(used)])
+    for reason, title in REASONS.items():
+        found = [gap for gap in gaps if gap.reason == reason]
+        named = "; ".join(_escaped(gap.job.description + gap.details) for gap in found[:NAMED])
+        more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        if found:
+            yield f"{title}, {len(found)} of {len(plan.jobs)} runs: {named}{more}."
     if status.without_job:
         left = "results of configs that are not in the study, or no longer, are left out."
         yield f"{status.without_job} {left}"
 
 
-def _counted(runs: Counter[str], one: str, several: str) -> list[str]:
-    """Return a sentence on what the runs have in common, or how many have which."""
-    if len(runs) == 1:
-        return [f"{one}: {next(iter(runs))}."]
-    message = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
-    return [f"{several}: {message}."] if runs else []
+def _versions(used: list[Record]) -> Iterator[str]:
+    """Yield the commit and device of the runs, or how many runs have which."""
+    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
+    devices = Counter(record["device"] for record in used if record.get("device"))
+    several = {"Code": "Code of more than one commit", "Trained on": "Trained on"}
+    for title, runs in (("Code", commits), ("Trained on", devices)):
+        if len(runs) == 1 and set(runs) != {UNKNOWN[:7]}:
+            yield f"{title}: {next(iter(runs))}."
+        elif len(runs) > 1:
+            counts = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
+            yield f"{several[title]}: {counts}."
 
 
-def _cell(text: str | None) -> str:
+def _escaped(text: str) -> str:
     """Escape text for a table cell."""
-    return " ".join((text or "").split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|")

@@ -9,7 +9,7 @@ VOID = {"meta", "img", "br", "input"}
 
 
 class Page(HTMLParser):
-    """The elements of a page, its text, and whether each element is closed where it should be."""
+    """The elements of a page, its text, and the elements that are never closed."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -38,9 +38,24 @@ class Page(HTMLParser):
         return [attrs for name, attrs in self.elements if name == tag]
 
 
-def describe(html: str) -> list[str]:
-    """What pages show where the mouse rests on something drawn, as it stands in the file."""
-    return re.findall("<g><title>(.*?)</title>", html)
+def check_self_contained(html: str) -> None:
+    """No address, no script in an attribute, whole links, labelled pictures, unique ids."""
+    page = Page(html)
+    assert page.open == []
+    assert not page.all("link") and not page.all("iframe")
+    assert "@import" not in html and "://" not in html
+    assert not re.search(r"(url\(|href=\")(?!#)", html)
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    for attrs in page.all("img"):
+        assert attrs["src"].startswith("data:image/jpeg;base64,") and attrs["alt"]
+    [policy] = [attrs for attrs in page.all("meta") if "http-equiv" in attrs]
+    assert policy["content"].startswith("default-src 'none'")
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'(?:url\(|href="|aria-labelledby=")#?([\w.-]+)', html))
+    assert wanted and wanted <= set(ids)
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
+    assert all(chart["role"] in ("img", "application") for chart in page.all("svg"))
 
 
 def drawings(html: str) -> list[str]:

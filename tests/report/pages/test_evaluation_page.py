@@ -1,23 +1,20 @@
-"""The page of a report: whole in one file, every name escaped, its numbers those of the report."""
+"""The evaluation page: whole in one file, every name escaped, its numbers those of the report."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
-from page_parser import Page
+from page_parser import Page, check_self_contained
 
 import validate
 from guie.base.errors import UserError
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import evaluate
-from guie.report.pages.evaluation import write_evaluation
-from guie.report.pages.evaluation_scores import ModelReports, short_names
+from guie.report.pages.evaluation import short_names, write_evaluation
 from scored_pages import (
     BROKEN,
     CLOSING,
@@ -42,7 +39,7 @@ def table(root):
 
 @pytest.fixture(scope="module")
 def arguments(root, table, tmp_path_factory) -> list[str]:
-    """Of validate.py: two models' embeddings, of which the first is to be scored."""
+    """Arguments of validate.py: two models' embeddings, of which the first is to be scored."""
     folder = tmp_path_factory.mktemp("runs")
     table.to_csv(folder / "mix.csv", index=False)
     for name, noise, seed in (("a", 1.0, 0), ("b", 1.6, 1)):
@@ -58,107 +55,71 @@ def other(arguments: list[str]) -> str:
     return arguments[1].replace("/a/", "/b/")
 
 
-def validated(arguments: list[str], *more: str) -> str:
+def written(arguments: list[str], *more: str) -> str:
     """Write a page by validate.py and return its text."""
-    page, said = Path(arguments[7]), io.StringIO()
-    with redirect_stdout(said):
-        validate.main([*arguments, *more])
-    assert f"wrote {page}" in said.getvalue()
-    return page.read_text(encoding="utf-8")
+    validate.main([*arguments, *more])
+    return Path(arguments[7]).read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def two(arguments) -> str:
-    html = validated(arguments, "--against", other(arguments))
-    [message] = json.loads(Path(arguments[5]).read_text())["against"]
-    assert message["embeddings"] == other(arguments) and len(message["verdicts"]) == 2
-    return html
+def test_two_models_are_compared_in_one_file(arguments, table):
+    html = written(arguments, "--against", other(arguments))
+    [against] = json.loads(Path(arguments[5]).read_text())["against"]
+    assert against["embeddings"] == other(arguments) and len(against["verdicts"]) == 2
+    check_self_contained(html)
+    page = Page(html)
 
-
-@pytest.fixture(scope="module")
-def bare(arguments) -> str:
-    """One model, no pictures."""
-    return validated(arguments, "--no-images")
-
-
-def test_nothing_comes_from_elsewhere(two):
-    page = Page(two)
-    assert page.open == []
-    assert all(attrs["src"].startswith("data:image/jpeg;base64,") for attrs in page.all("img"))
-    assert all(attrs["href"].startswith("#") for attrs in page.all("a"))
-    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
-    assert not page.all("link") and "@import" not in two and "://" not in two
-    [policy] = [attrs for attrs in page.all("meta") if "http-equiv" in attrs]
-    assert policy["content"].startswith("default-src 'none'")
-    names = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
-    assert len(names) == len(set(names))
-    assert {attrs["href"][1:] for attrs in page.all("a")} <= set(names)
-
-
-def test_foreign_names_stay_text(two):
-    page = Page(two)
-    assert SCRIPT not in two and "<img src=x" not in two
+    assert SCRIPT not in html and "<img src=x" not in html
     assert len(page.all("script")) == 3  # the points, their pictures, and the page's own
     assert SCRIPT in page.text and any(CLOSING in text for text in page.text)
-    data = json.loads(re.search(r'id="map-points">(.*?)</script>', two)[1])
-    assert {point["domain"] for point in data} == set(DOMAINS)
+    points, pictures = (
+        json.loads(re.search(f'id="map-{name}">(.*?)</script>', html)[1])
+        for name in ("points", "pictures")
+    )
+    assert {point["domain"] for point in points} == set(DOMAINS)
+    missing = {table["image_path"][row] for row in (MISSING, BROKEN)}
+    assert {path for path, picture in pictures.items() if picture["fault"]} == missing
 
-
-def test_the_numbers_are_the_reports(two, table):
     report = evaluate(embeddings(table, 1.0), table)
-    page = Page(two)
-    values = [attrs["data-sort"] for attrs in page.all("td") if "data-sort" in attrs]
-    for name in DOMAINS:
-        for key in ("r_at_1", "mmp_at_5", "map_at_100"):
-            assert str(report["domains"][name][key]) in values
-    assert str(report["mean"]["r_at_1"]) in values
+    values = {attrs["data-sort"] for attrs in page.all("td") if "data-sort" in attrs}
+    scores = [*report["domains"].values(), report["mean"]]
+    wanted = {str(one[key]) for one in scores for key in ("r_at_1", "mmp_at_5", "map_at_100")}
+    assert wanted <= values
     assert sum("interval" in attrs.get("class", "") for attrs in page.all("span")) > 12
-
-
-def test_two_models_stand_side_by_side(two):
-    page = Page(two)
-    assert any(re.match(r"R@1: .*a/E is .*b/E", text) for text in page.text)
-    assert "Side by side" in page.text and "mix.csv, test split" in page.text
-    assert "only by a/E" in page.text and "only by b/E" in page.text
     assert sum("best" in attrs.get("class", "") for attrs in page.all("td")) >= 3 * 3
+    assert any(re.match(r"R@1: .*a/E is .*b/E", text) for text in page.text)
+    texts = {"Side by side", "mix.csv, test split", "only by a/E", "only by b/E"}
+    assert texts <= set(page.text)
 
 
-def test_what_cannot_be_shown_is_told(two, table):
-    pictures = json.loads(re.search(r'id="map-pictures">(.*?)</script>', two)[1])
-    gone = {table["image_path"][row] for row in (MISSING, BROKEN)}
-    assert {path for path, picture in pictures.items() if picture["fault"]} == gone
-
-
-def test_without_images_there_is_no_picture(bare):
-    page = Page(bare)
-    assert not page.all("img") and "data:image" not in bare
+def test_without_images_there_is_no_picture(arguments):
+    html = written(arguments, "--no-images")
+    page = Page(html)
+    assert not page.all("img") and "data:image" not in html
     assert page.all("circle") and "cars" in page.text
+    assert written(arguments, "--no-images") == html
 
 
-def test_same_input_same_bytes(arguments, bare):
-    assert validated(arguments, "--no-images") == bare
-
-
-def test_specialists_have_no_map_in_common(root, table):
+def test_specialists_have_no_common_map(root, table):
     oracle = {name: embeddings(table, 1.0, seed) for seed, name in enumerate(DOMAINS)}
     models = {"the specialists": oracle}
     html = write_scored(root / "page.html", root, table, models=models, pictures=False)
     assert 'id="map"' not in html and 'id="hubs"' in html
 
 
-def test_graded_pairs_have_no_classes_to_look_into(root, table):
-    """Scores alone, by whatever metrics the protocol has; where they cannot be written, one line."""
-    protocol = protocol_of("revisited")
+def test_graded_pairs_have_only_scores(root, table):
+    """By the metrics of the protocol; a page that cannot be written is one line."""
     scores = {"easy_ap": 0.5, "queries": 3, "queries_without_positive": 0}
     part = {"domains": {"roxford": scores}, "mean": {"easy_ap": 0.5}, "index": "separate"}
-    reports = [{"protocol": "revisited", "parts": {"separate": part | {"dimension": 8}}}]
-    model = ModelReports("ours", reports, embeddings(table, 1.0))
+    report = {"protocol": "revisited", "parts": {"separate": part | {"dimension": 8}}}
+    models, reports = {"ours": embeddings(table, 1.0)}, {"ours": [report]}
     (root / "folder").mkdir()
     with pytest.raises(UserError, match="folder"):
-        write_evaluation(root / "folder", [model], [protocol], table, root)
-    write_evaluation(root / "graded.html", [model], [protocol], table, root)
-    page = Page((root / "graded.html").read_text())
+        write_evaluation(root / "folder", models, reports, [protocol_of("revisited")], table, root)
+    path = root / "graded.html"
+    write_evaluation(path, models, reports, [protocol_of("revisited")], table, root)
+    page = Page(path.read_text())
     assert "easy ap" in page.text and "0.500" in page.text and not page.all("svg")
+    assert [attrs["href"] for attrs in page.all("a")] == ["#scores"]
 
 
 @pytest.mark.parametrize(
@@ -186,8 +147,8 @@ def test_a_file_that_is_named_twice_is_refused(arguments, capsys):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_perfect_model_on_little_has_nothing_to_show(root, table):
-    """One class alone in its domain: no wrong answer lies there; five queries make no map."""
+def test_a_perfect_model_on_few_images_has_nothing_to_show(root, table):
+    """One class alone in its domain: no wrong answer is there; five queries make no map."""
     few = table.iloc[[0, 1, 2, 17, 18]].reset_index(drop=True)
     html = write_scored(
         root / "few.html",

@@ -16,32 +16,26 @@ from matplotlib.mlab import GaussianKDE
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from guie.report.figures.style import (
-    FAINT,
-    IGNORED,
-    INK,
-    LEGEND_BELOW,
-    MUTED,
-    PALETTE,
-    RIGHT,
-    WRONG,
-    canvas,
-    domain_colors,
-    heading,
-    legend_below,
-    legible,
-    name_axes,
-    new_figure,
-    note,
-    place,
-    telling,
-    thumbnail,
-    tidy,
-    write_inside,
-)
+from guie.report.figures import style
 
 DASHES = ("-", "--", ":", "-.")
 POINTS = 300  # of a curve
+MAX_POINTS = 1500  # so that t-SNE takes seconds
+VAL = "val_r_at_1"
+COLUMNS = 4  # panels in a row
+LEFT, GAP, ROW = 0.35, 0.3, 1.42  # of a gallery, in thumbnails
+NAME_CHARS = 15  # as wide as a thumbnail
+PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
+SMALL = 8
+BINS = 40  # of distances
+CLASS_BINS = 10  # of R@1
+# Kinds differ in lightness and dash as well as in colour.
+KINDS: dict[str, tuple[str, str]] = {
+    "nearest right": ("#3f90da", "-"),
+    "any right": ("#3f90da", ":"),
+    "nearest wrong": ("#e76300", "-"),
+    "any wrong": ("#e76300", ":"),
+}
 
 
 def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Figure:
@@ -57,24 +51,24 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     """
     values = values.dropna(subset=["value"])
     panels = list(dict.fromkeys(values["panel"]))
-    colors = dict(zip(dict.fromkeys(values["line"]), PALETTE, strict=False))
+    colors = dict(zip(dict.fromkeys(values["line"]), style.PALETTE, strict=False))
     dashes = dict(zip(dict.fromkeys(values["dash"]), DASHES, strict=False))
-    figure = new_figure(3.4)
+    figure = style.new_figure(3.4)
     grid = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
     for axes, panel in zip(grid, panels, strict=True):
-        tidy(axes, legible(str(panel)), grid="x").set_yticks([])
-        name_axes(axes, name)
+        style.tidy(axes, style.legible(str(panel)), grid="x").set_yticks([])
+        style.name_axes(axes, name)
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
             _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
         if mark is not None:
-            axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
+            axes.axvline(mark, color=style.MUTED, linewidth=1, linestyle=":")
     grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
     if len(dashes) == 1:  # omit what is the same everywhere
-        legend_below(figure, colors)
+        style.legend_below(figure, colors)
     else:
-        legend_below(figure, colors if len(colors) > 1 else {}, dashes)
+        style.legend_below(figure, colors if len(colors) > 1 else {}, dashes)
     return figure
 
 
@@ -83,9 +77,6 @@ def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash
         axes.axvline(values[0], color=color, linestyle=dash)
         return
     axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
-
-
-MAX_POINTS = 1500  # so that t-SNE takes seconds
 
 
 def sample_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -109,18 +100,18 @@ def project(emb_ND: np.ndarray) -> np.ndarray:
 
 def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
     """Draw points coloured by domain, one panel per system."""
-    colors = domain_colors(domains)
-    figure = new_figure(4.6 if len(points_N2) > 1 else 6.5)
+    colors = style.domain_colors(domains)
+    figure = style.new_figure(4.6 if len(points_N2) > 1 else 6.5)
     panels = figure.subplots(1, len(points_N2), squeeze=False).flat
     for axes, (title, xy_N2) in zip(panels, points_N2.items(), strict=True):
         axes.scatter(*xy_N2.T, c=domains.map(colors), s=7, linewidths=0, alpha=0.8)
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=style.INK)
         axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_color(FAINT)
+        axes.spines[:].set_color(style.FAINT)
     handles = [
         axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
     ]
-    figure.legend(handles=handles, **LEGEND_BELOW, ncols=5)
+    figure.legend(handles=handles, **style.LEGEND_BELOW, ncols=5)
     return figure
 
 
@@ -134,25 +125,21 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
         classes: number of largest classes that are shown as pictures.
     """
     largest = table["label"].value_counts().index[:classes]
-    colors = dict(zip(largest, PALETTE, strict=False))
-    figure = new_figure(6.2)
+    colors = dict(zip(largest, style.PALETTE, strict=False))
+    figure = style.new_figure(6.2)
     axes = figure.subplots()
     x_N, y_N = xy_N2.T
-    axes.scatter(x_N, y_N, color=FAINT, s=14, linewidths=0)
+    axes.scatter(x_N, y_N, color=style.FAINT, s=14, linewidths=0)
     for xy, path, label in zip(xy_N2, table["image_path"], table["label"], strict=True):
         if label in colors:
-            picture = OffsetImage(thumbnail(root / path, side_px=48), zoom=0.5)
+            picture = OffsetImage(style.thumbnail(root / path, side_px=48), zoom=0.5)
             frame = {"edgecolor": colors[label], "linewidth": 2}
             axes.add_artist(AnnotationBbox(picture, xy, pad=0.05, bboxprops=frame))
     axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_color(FAINT)
+    axes.spines[:].set_color(style.FAINT)
     axes.set_title(f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class",
-                   loc="left", fontsize=10, color=MUTED)  # fmt: skip
+                   loc="left", fontsize=10, color=style.MUTED)  # fmt: skip
     return figure
-
-
-COLUMNS = 4
-VAL = "val_r_at_1"
 
 
 def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
@@ -162,15 +149,14 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         variances: by domain and model, the results of `guie.evaluation.geometry.spectrum`.
     """
     models = list(dict.fromkeys(model for of in variances.values() for model in of))
-    colors = dict(zip(models, PALETTE, strict=False))
-    figure, panels = _panels(list(variances))
+    colors = dict(zip(models, style.PALETTE, strict=False))
+    figure, panels = _panels([*variances], "principal axis")
     for domain, axes in panels.items():
-        name_axes(axes, "principal axis")
         for model, variance_D in variances[domain].items():
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
     first = next(iter(panels.values()))
     first.set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
-    legend_below(figure, colors)
+    style.legend_below(figure, colors)
     return figure
 
 
@@ -184,18 +170,15 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             without validation says so.
     """
     tables = {name: _validations(lines) for name, lines in runs.items()}
-    domains = sorted({str(domain) for table in tables.values() for domain in table})
-    colors = domain_colors(domains)
-    figure, panels = _panels(list(tables))
+    colors = style.domain_colors(domain for table in tables.values() for domain in table)
+    figure, panels = _panels([*tables], "step")
     for name, axes in panels.items():
-        name_axes(axes, "step")
         if tables[name].empty:
-            write_inside(axes, "no val split")
+            style.write_inside(axes, "no val split")
         for domain, course in tables[name].items():
-            color = colors[str(domain)]
-            axes.plot(course.index, course, color=color, linewidth=1.4)
-            axes.plot([course.idxmax()], [course.max()], "o", color=color, markersize=5)
-    legend_below(figure, colors)
+            axes.plot(course.index, course, color=colors[str(domain)], linewidth=1.4)
+            axes.plot(course.idxmax(), course.max(), "o", color=colors[str(domain)], markersize=5)
+    style.legend_below(figure, colors)
     return figure
 
 
@@ -204,27 +187,24 @@ def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame([line for line in lines if VAL in line])
     if table.empty:
         return table
-    table = table.drop_duplicates("step", keep="last").set_index("step")
-    of_domains = {name: name.partition("/")[2] for name in table if name.startswith(f"{VAL}/")}
-    return table[list(of_domains)].rename(columns=of_domains)
+    table = table.drop_duplicates("step", keep="last").set_index("step").filter(like=f"{VAL}/")
+    return table.rename(columns=lambda name: name.partition("/")[2])
 
 
-def _panels(titles: list[str]) -> tuple[Figure, dict[str, Axes]]:
-    """Create a grid of panels with a common scale, at most four in a row."""
+def _panels(titles: list[str], x: str) -> tuple[Figure, dict[str, Axes]]:
+    """Create a grid of panels with a common scale, at most COLUMNS in a row."""
     columns = min(COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = new_figure(0.7 + 2.2 * rows)
-    grid = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-    for axes in grid[len(titles) :]:
-        axes.set_visible(False)
-    return figure, {
-        title: tidy(axes, legible(title), grid="y")
-        for title, axes in zip(titles, grid, strict=False)
-    }
-
-
-LEFT, GAP, ROW = 0.35, 0.3, 1.42  # in thumbnails
-NAME_CHARS = 15  # as wide as a thumbnail
+    figure = style.new_figure(0.7 + 2.2 * rows)
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
+    panels = {}
+    for number, axes in enumerate(grid):
+        if number < len(titles):
+            panels[titles[number]] = style.tidy(axes, style.legible(titles[number]), grid="y")
+            style.name_axes(axes, x)
+        else:
+            axes.set_visible(False)
+    return figure, panels
 
 
 def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure:
@@ -240,33 +220,25 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
         root: folder of the images.
     """
     about = table.drop_duplicates("image_path").set_index("image_path")
-    colors = domain_colors(table["domain"])
+    colors = style.domain_colors(table["domain"])
     queries = neighbours.groupby("query", sort=False)
     columns = LEFT + 1 + GAP + neighbours["rank"].max()
-    figure, axes = canvas(columns, ROW * len(queries), width=0.9 * columns)
+    figure, axes = style.canvas(columns, ROW * len(queries), width=0.9 * columns)
     for row, (query, found) in enumerate(queries):
         y = row * ROW + 0.04
         domain = about.loc[query, "domain"]
-        heading(axes, LEFT / 2, y + 0.47, domain, colors[domain])
-        place(axes, thumbnail(root / query), LEFT, y)
-        note(axes, LEFT, y + 0.98, _class_name(about.loc[query, "label"]), INK)
-        for neighbour in found.itertuples():
-            x = LEFT + GAP + neighbour.rank
-            _neighbour(axes, neighbour, about, root, x, y)
+        style.heading(axes, LEFT / 2, y + 0.47, domain, colors[domain])
+        style.place(axes, style.thumbnail(root / query), LEFT, y)
+        style.note(axes, LEFT, y + 0.98, _class_name(about.loc[query, "label"]), style.INK)
+        for one in found.itertuples():
+            # Frame colour and sign both show whether it is right, for colour-blind readers
+            frame, sign = (style.RIGHT, "✓") if one.relevant else (style.WRONG, "✗")
+            frame, sign = (frame, sign) if one.counted else (style.IGNORED, "·")
+            x, picture = LEFT + GAP + one.rank, style.thumbnail(root / one.image_path)
+            style.place(axes, picture, x, y, frame=frame, faded=not one.counted)
+            name = _class_name(about.loc[one.image_path, "label"])
+            style.note(axes, x, y + 0.98, f"{sign} {one.distance:.2f}\n{name}", frame)
     return figure
-
-
-def _neighbour(
-    axes: Axes, neighbour: Any, about: pd.DataFrame, root: Path, x: float, y: float
-) -> None:
-    """Draw one neighbour; frame colour and sign both show whether it is right (colour-blindness)."""
-    frame, sign = (RIGHT, "✓") if neighbour.relevant else (WRONG, "✗")
-    if not neighbour.counted:
-        frame, sign = IGNORED, "·"
-    picture = thumbnail(root / neighbour.image_path)
-    place(axes, picture, x, y, frame=frame, faded=not neighbour.counted)
-    name = _class_name(about.loc[neighbour.image_path, "label"])
-    note(axes, x, y + 0.98, f"{sign} {neighbour.distance:.2f}\n{name}", frame)
 
 
 def _class_name(label: str) -> str:
@@ -275,34 +247,20 @@ def _class_name(label: str) -> str:
     return textwrap.fill(name, NAME_CHARS, max_lines=2, placeholder="…")
 
 
-PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
-SMALL = 8
-BINS = 40  # of distances
-CLASS_BINS = 10  # of R@1
-# Kinds differ in lightness and dash as well as in colour.
-KINDS: dict[str, tuple[str, str]] = {
-    "nearest right": ("#3f90da", "-"),
-    "any right": ("#3f90da", ":"),
-    "nearest wrong": ("#e76300", "-"),
-    "any wrong": ("#e76300", ":"),
-}
-
-
 def recall_panel(recalls: pd.DataFrame) -> Figure:
     """Draw R@k over k, one line per model.
 
     Args:
         recalls: 0 to 1; rows are k, ascending; columns are models.
     """
-    figure, axes = _panel("R@k")
-    for (name, values), color in zip(recalls.items(), PALETTE, strict=False):
+    figure, axes = _panel("k", "R@k")
+    for (name, values), color in zip(recalls.items(), style.PALETTE, strict=False):
         (line,) = axes.plot(recalls.index, values, color=color, linewidth=1.8)
-        telling(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
+        style.tooltip(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
     axes.set_xscale("log")
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_xticks([], minor=True)
     axes.set(xlim=(1, recalls.index.max()), ylim=(max(0.0, recalls.to_numpy().min() - 0.05), 1.005))
-    name_axes(axes, "k", size=SMALL)
     return figure
 
 
@@ -312,7 +270,7 @@ def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
     Args:
         most: end of the axis, the same in all panels of a page.
     """
-    figure, axes = _panel("queries")
+    figure, axes = _panel("distance", "queries")
     edges = np.linspace(0, most, BINS + 1)
     for kind, values in distances.items():
         color, dash = KINDS[kind]
@@ -320,22 +278,20 @@ def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
         counts, _ = np.histogram(values, edges)
         drawn = axes.stairs(counts, edges, color=color, linestyle=dash, linewidth=1.5)
         if len(values):
-            telling(drawn, f"{kind}: median {np.median(values):.3f}")
+            style.tooltip(drawn, f"{kind}: median {np.median(values):.3f}")
     axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
-    name_axes(axes, "distance", size=SMALL)
     return figure
 
 
 def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
     """Draw a histogram of the classes' R@1 with ten bins; the last bin includes 1."""
-    figure, axes = _panel("classes")
+    figure, axes = _panel("R@1 of the class", "classes")
     counts, edges = np.histogram(r_at_1_C, CLASS_BINS, (0, 1))
     bars = axes.bar(edges[:-1], counts, 0.9 / CLASS_BINS, align="edge", color=color)
     for bar, start, count in zip(bars, edges, counts, strict=False):
-        telling(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
+        style.tooltip(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
     axes.set(xlim=(0, 1))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    name_axes(axes, "R@1 of the class", size=SMALL)
     return figure
 
 
@@ -347,12 +303,12 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
     Args:
         counts: by model, N_k of each image; images that are never found are drawn left of 1.
     """
-    figure, axes = _panel("images")
-    for (name, count_I), color in zip(counts.items(), PALETTE, strict=False):
+    figure, axes = _panel("times among the first ten", "images")
+    for (name, count_I), color in zip(counts.items(), style.PALETTE, strict=False):
         times, images = np.unique(count_I, return_counts=True)
         dots = axes.scatter(np.maximum(times, 0.5), images, s=7, color=color, linewidths=0)
-        telling(dots, f"{name}: {images[times == 0].sum():,} images are never found")
-    axes.axvline(0.7, color=FAINT, linewidth=0.8)
+        style.tooltip(dots, f"{name}: {images[times == 0].sum():,} images are never found")
+    axes.axvline(0.7, color=style.FAINT, linewidth=0.8)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
     axes.set_xticks([], minor=True)
@@ -360,13 +316,12 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
     # Write powers of ten as plain text, because math text does not become text of the page.
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    name_axes(axes, "times among the first ten", size=SMALL)
     return figure
 
 
-def _panel(upright: str) -> tuple[Figure, Axes]:
-    figure = new_figure(*PANEL)
-    axes = tidy(figure.subplots(), grid="y")
-    axes.tick_params(labelsize=SMALL, length=2, colors=INK)
-    name_axes(axes, y=upright, size=SMALL)
+def _panel(x: str, y: str) -> tuple[Figure, Axes]:
+    figure = style.new_figure(*PANEL)
+    axes = style.tidy(figure.subplots(), grid="y")
+    axes.tick_params(labelsize=SMALL, length=2, colors=style.INK)
+    style.name_axes(axes, x, y, SMALL)
     return figure, axes

@@ -12,38 +12,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from guie.report.figures.style import (
-    ACCENT,
-    BEFORE,
-    FAINT,
-    IGNORED,
-    INK,
-    LEGEND_BELOW,
-    LOST,
-    MUTED,
-    RIGHT,
-    WIDTH,
-    WRONG,
-    canvas,
-    domain_colors,
-    heading,
-    legible,
-    name_axes,
-    name_rows,
-    new_figure,
-    note,
-    place,
-    telling,
-    thumbnail,
-    tidy,
-    write_inside,
-)
+from guie.report.figures import style
 
 SPLIT_COLORS = {"train": "#3f90da", "val": "#92dadd", "test": "#e76300"}
 DROPPED = ("#94a4a2", "#b9ac70", "#717581", "#a96b59", "#832db6", "#ffa90e", "#bd1f01")
+PANEL = (2.2, 1.15)  # inches: a histogram of class sizes
+COLUMNS = 4  # histograms in a row
+TICKS = 9  # size labels that fit below a histogram
+SINGLE = 16  # largest class size for which each size has its own bin
+GAP = 0.22  # between classes, in thumbnails
+MARGIN = 0.4  # for a row's heading
+NOTED = 1.55  # a row with notes
+NOTE_CHARS = 17  # as wide as a thumbnail
+STEPS_NAMED = 16  # more names would overlap
+REJECTED_SHOWN = 20  # those with the largest gains
 
 
 def split_bars(table: pd.DataFrame) -> Figure:
@@ -54,13 +38,7 @@ def split_bars(table: pd.DataFrame) -> Figure:
         "images": table.groupby(groups)["image_path"].nunique(),
         "classes": labels.groupby(groups)["label"].nunique(),
     }
-    domains = table["domain"].nunique()
-    figure = new_figure(0.9 + 0.25 * domains)
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, (what, count) in zip((left, right), counts.items(), strict=True):
-        _stacked(axes, count.unstack(fill_value=0), what, SPLIT_COLORS)
-    figure.legend(*left.get_legend_handles_labels(), **LEGEND_BELOW, ncols=3)
-    return figure
+    return _stacked({k: count.unstack(fill_value=0) for k, count in counts.items()}, SPLIT_COLORS)
 
 
 def funnel(counts: pd.DataFrame) -> Figure:
@@ -70,11 +48,28 @@ def funnel(counts: pd.DataFrame) -> Figure:
         counts: images; rows are domains, columns are splits and dropping rules, in bar order.
     """
     rules = [column for column in counts if column not in SPLIT_COLORS]
-    colors = SPLIT_COLORS | dict(zip(rules, cycle(DROPPED), strict=False))
-    figure = new_figure(0.9 + 0.25 * len(counts))
-    axes = figure.subplots()
-    _stacked(axes, counts, "images", colors)
-    figure.legend(**LEGEND_BELOW, ncols=len(counts.columns))
+    return _stacked({"images": counts}, SPLIT_COLORS | dict(zip(rules, cycle(DROPPED))))
+
+
+def _stacked(tables: Mapping[str, pd.DataFrame], colors: Mapping[str, str]) -> Figure:
+    """Draw a panel per table: a bar for each row, segments in the order of `colors`, sums at the ends."""
+    first = next(iter(tables.values()))
+    figure = style.new_figure(0.9 + 0.25 * len(first))
+    panels = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    for axes, (title, counts) in zip(panels, tables.items(), strict=True):
+        style.tidy(axes, title, grid="x").spines["left"].set_visible(False)
+        left = np.zeros(len(counts))
+        for name in [name for name in colors if name in counts]:
+            axes.barh(range(len(counts)), counts[name], left=left, color=colors[name], label=name)
+            left += counts[name].to_numpy()
+        style.name_rows(axes, map(style.legible, counts.index))
+        for y, total in enumerate(left):
+            axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=style.MUTED)
+        axes.margins(x=0.1)
+    panels[0].invert_yaxis()
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), **style.LEGEND_BELOW, ncols=len(first.columns)
+    )
     return figure
 
 
@@ -84,47 +79,26 @@ def stages(left: pd.DataFrame) -> Figure:
     Args:
         left: name, images, classes and lost (images that the rule dropped); one row per rule.
     """
-    height = 0.2 + 0.3 * max(len(left), 1)
-    figure = Figure(figsize=(WIDTH, height))
+    height = 0.2 + 0.3 * len(left)
+    figure = Figure(figsize=(style.WIDTH, height))
     axes = figure.add_axes((0.19, 0.05 / height, 0.49, 1 - 0.1 / height))
-    axes.set(xlim=(0, max(1, left["images"].max())), ylim=(max(len(left), 1) - 0.5, -0.5))
-    axes.barh(range(len(left)), left["images"], color=ACCENT, height=0.78)
-    axes.set_yticks(range(len(left)), [legible(name, 26) for name in left["name"]], fontsize=10)
-    axes.tick_params(axis="y", length=0, pad=8, labelcolor=INK)
+    axes.set(xlim=(0, max(1, left["images"].max())), ylim=(len(left) - 0.5, -0.5))
+    axes.barh(range(len(left)), left["images"], color=style.ACCENT, height=0.78)
+    axes.set_yticks(
+        range(len(left)), [style.legible(name, 26) for name in left["name"]], fontsize=10
+    )
+    axes.tick_params(axis="y", length=0, pad=8, labelcolor=style.INK)
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
         right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
-        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **right)
-        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **right)
+        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=style.INK, **right)
+        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=style.MUTED, **right)
         if stage.lost:
-            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=LOST, **right)
+            axes.text(
+                1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=style.LOST, **right
+            )
     return figure
-
-
-def _stacked(axes: Axes, counts: pd.DataFrame, title: str, colors: dict[str, str]) -> None:
-    """Draw a horizontal bar for each row, segments in the order of `colors`, the sum at its end."""
-    tidy(axes, title, grid="x").spines["left"].set_visible(False)
-    left = np.zeros(len(counts))
-    places = range(len(counts))
-    for name in [name for name in colors if name in counts]:
-        axes.barh(places, counts[name], left=left, color=colors[name], label=name)
-        left += counts[name].to_numpy()
-    name_rows(axes, map(legible, counts.index))
-    for y, total in enumerate(left):
-        axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=MUTED)
-    axes.margins(x=0.1)
-    if not axes.yaxis_inverted():
-        axes.invert_yaxis()
-
-
-PANEL = (2.2, 1.15)  # inches, without a heading
-LEFT, RIGHT_IN, TOP, BOTTOM = 0.42, 0.02, 0.1, 0.2  # margins in it
-HEADING, FOOT = 0.45, 0.3  # inches above each of several panels, and below all of them
-SHARES = (0.92, 0.56)  # of the width of a bin: the bar before and, inside it, the bar after
-COLUMNS = 4  # panels in a row
-TICKS = 9  # size labels that fit below a panel
-SINGLE = 16  # largest class size for which each size has its own bin
 
 
 class Bin(NamedTuple):
@@ -137,13 +111,11 @@ class Bin(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """The class sizes of one domain."""
+    """The class sizes of one domain; `note` has class count and median size, before and after."""
 
     domain: str
     bins: list[Bin]
-    highest: int  # classes in the fullest bin, before or after
-    classes: tuple[int, int]  # before, after
-    median: tuple[float, float]  # images; 0 where there is no class
+    note: str
 
 
 def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
@@ -155,20 +127,30 @@ def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
         before: images of each class, by domain and label, from `guie.report.pages.class_sizes`.
         after: the same for the remaining images.
     """
-    largest = max((int(sizes.max()) for sizes in (before, after) if len(sizes)), default=1)
+    largest = max([1, *(sizes.max() for sizes in (before, after) if len(sizes))])
     ends = np.arange(1, largest + 1) if largest <= SINGLE else 2 ** np.arange(63)
     ends = ends[: np.searchsorted(ends, largest) + 1]
-    sizes_of = [_by_domain(before), _by_domain(after)]
-    return [
-        _histogram(domain, ends, [of.get(domain, np.array([], int)) for of in sizes_of])
-        for domain in sorted({*sizes_of[0], *sizes_of[1]})
+    names = [
+        f"{end:,}" if start == end else f"{start:,}–{end:,}"
+        for start, end in zip([1, *(ends[:-1] + 1)], ends, strict=True)
     ]
+    parts = [dict(list(sizes.groupby(level="domain"))) for sizes in (before, after)]
+    found = []
+    for domain in sorted({*parts[0], *parts[1]}):
+        sizes = [part.get(domain, pd.Series(dtype=int)).to_numpy() for part in parts]
+        bins = [np.bincount(np.searchsorted(ends, n), minlength=len(ends)).tolist() for n in sizes]
+        counts = dict.fromkeys(f"{len(n):,}" for n in sizes)
+        medians = dict.fromkeys(f"{np.median(n) if len(n) else 0:g}" for n in sizes)
+        text = f"{' → '.join(counts)} classes, median {' → '.join(medians)}"
+        columns = zip(names, ends.tolist(), *bins, strict=True)
+        found.append(Histogram(domain, [Bin(*values) for values in columns], text))
+    return found
 
 
-def size_histogram(panel: Histogram, color: str) -> Figure:
+def size_histogram(histogram: Histogram, color: str) -> Figure:
     """Draw one domain's class sizes, grey before the rules, `color` after; without a title."""
-    figure = Figure(figsize=PANEL)
-    _draw(figure, panel, (BEFORE, color), 0.0, 0.0)
+    figure = Figure(figsize=PANEL)  # without the layout engine, for pages of 200 domains
+    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), histogram, (style.BEFORE, color))
     return figure
 
 
@@ -178,65 +160,44 @@ def size_histograms(sizes: pd.Series) -> Figure:
     Args:
         sizes: images of each class, by domain and label.
     """
-    panels = histograms(sizes, sizes)
-    colors = domain_colors(panel.domain for panel in panels)
-    width, height = PANEL[0], PANEL[1] + HEADING
-    rows = -(-len(panels) // COLUMNS)
-    figure = Figure(figsize=(max(WIDTH, width * COLUMNS), FOOT + height * rows))
-    for at, panel in enumerate(panels):
-        x, y = at % COLUMNS * width, FOOT + (rows - 1 - at // COLUMNS) * height
-        color = colors[panel.domain]
-        _draw(figure, panel, (color, color), x, y)
-        _write(figure, x + LEFT, y + PANEL[1] + 0.2, legible(panel.domain, 26), size=10, color=INK)
-        _write(figure, x + LEFT, y + PANEL[1] + 0.04, described(panel), size=8)
+    found = histograms(sizes, sizes)
+    colors = style.domain_colors(histogram.domain for histogram in found)
+    rows = -(-len(found) // COLUMNS)
+    figure = Figure(figsize=(style.WIDTH, 0.3 + 1.6 * rows))
+    figure.set_layout_engine("constrained", w_pad=0.11, h_pad=0.09)
+    grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    for axes in grid[len(found) :]:
+        axes.set_visible(False)
+    for axes, histogram in zip(grid, found, strict=False):
+        _draw_sizes(axes, histogram, (colors[histogram.domain],))
+        axes.set_title(
+            style.legible(histogram.domain, 26), loc="left", fontsize=10, color=style.INK, pad=14
+        )
+        axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
     foot = "classes (height) by number of images, up to the number below a bar"
-    _write(figure, LEFT, 0.06, foot)
+    figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=style.MUTED)
     return figure
 
 
-def described(panel: Histogram) -> str:
-    """Describe the class count and median size: "20 → 12 classes, median 5 → 8 images"."""
-    classes = dict.fromkeys(f"{count:,}" for count in panel.classes)
-    median = dict.fromkeys(f"{images:g}" for images in panel.median)
-    return f"{' → '.join(classes)} classes, median {' → '.join(median)}"
-
-
-def _draw(figure: Figure, panel: Histogram, colors: tuple[str, str], x: float, y: float) -> None:
-    """Draw a panel with its lower left corner at (x, y) inches, in the colours of before and after.
-
-    It uses no Axes, because two hundred of them would take ten seconds.
-    """
-    width, height = PANEL[0] - LEFT - RIGHT_IN, PANEL[1] - TOP - BOTTOM
-    slot = width / len(panel.bins)
-    x, y = x + LEFT, y + BOTTOM
-    _bar(figure, x, y + height, width, 0.007, FAINT)
-    _write(figure, x - 0.06, y + height, _short(panel.highest, 10_000), ha="right", va="center")
-    _write(figure, x - 0.06, y, "0", ha="right", va="center")
-    every = -(-len(panel.bins) // TICKS)
-    for at, bar in enumerate(panel.bins):
-        middle = x + slot * (at + 0.5)
-        message = f"{bar.name} images: {bar.before:,} classes before, {bar.after:,} after"
-        for count, color, share in zip((bar.before, bar.after), colors, SHARES, strict=True):
-            if count:
-                wide, high = slot * share, height * count / panel.highest
-                telling(_bar(figure, middle - wide / 2, y, wide, high, color), message)
-        if at % every == 0:
-            _write(figure, middle, y - 0.04, _short(bar.largest), ha="center", va="top")
-    _bar(figure, x, y, width, 0.007, MUTED)
-
-
-def _bar(figure: Figure, x: float, y: float, width: float, height: float, color: str) -> Rectangle:
-    """Draw a filled rectangle, in inches of the figure."""
-    drawn = Rectangle((x, y), width, height, color=color, linewidth=0)
-    drawn.set_transform(figure.dpi_scale_trans)
-    figure.add_artist(drawn)
-    return drawn
-
-
-def _write(figure: Figure, x: float, y: float, text: str, size: float = 8, color: str = MUTED,
-           ha: str = "left", va: str = "bottom") -> None:  # fmt: skip
-    figure.text(x, y, text, fontsize=size, color=color, ha=ha, va=va,
-                transform=figure.dpi_scale_trans)  # fmt: skip
+def _draw_sizes(axes: Axes, histogram: Histogram, colors: Sequence[str]) -> None:
+    """Draw the classes before and after, or with one colour only those after."""
+    bins = histogram.bins
+    sides = {"before": 0.92, "after": 0.56} if len(colors) == 2 else {"after": 0.92}
+    for (side, width), color in zip(sides.items(), colors, strict=True):
+        bars = axes.bar(range(len(bins)), [getattr(one, side) for one in bins], width, color=color)
+        for bar, one in zip(bars, bins, strict=True):
+            style.tooltip(
+                bar, f"{one.name} images: {one.before:,} classes before, {one.after:,} after"
+            )
+    highest = max(max(one.before, one.after) for one in bins)
+    axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, highest))
+    axes.set_yticks([0, highest], ["0", _short(highest, 10_000)])
+    places = range(0, len(bins), -(-len(bins) // TICKS))
+    axes.set_xticks(places, [_short(bins[place].largest) for place in places])
+    axes.tick_params(length=0, labelsize=8, labelcolor=style.MUTED)
+    axes.spines[["left", "right"]].set_visible(False)
+    axes.spines["top"].set_color(style.FAINT)
+    axes.spines["bottom"].set_color(style.MUTED)
 
 
 def _short(count: int, least: int = 1000) -> str:
@@ -244,67 +205,36 @@ def _short(count: int, least: int = 1000) -> str:
     return str(count) if count < least else f"{count / 1000:.0f}k"
 
 
-def _histogram(domain: str, ends: np.ndarray, sizes: Sequence[np.ndarray]) -> Histogram:
-    """Count the classes before and after; `ends` [bins] are the largest sizes of the bins."""
-    before, after = sizes
-    counts = [np.bincount(np.searchsorted(ends, n), minlength=len(ends)).tolist() for n in sizes]
-    starts = [1, *(ends[:-1] + 1)]
-    names = [
-        f"{end:,}" if start == end else f"{start:,}–{end:,}"
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    return Histogram(
-        domain=domain,
-        bins=[Bin(*bar) for bar in zip(names, ends.tolist(), *counts, strict=True)],
-        highest=max(map(max, counts)),
-        classes=(len(before), len(after)),
-        median=(_median(before), _median(after)),
-    )
-
-
-def _median(sizes: np.ndarray) -> float:
-    return float(np.median(sizes)) if len(sizes) else 0.0
-
-
-def _by_domain(sizes: pd.Series) -> dict[str, np.ndarray]:
-    return {domain: rows.to_numpy() for domain, rows in sizes.groupby(level="domain")}
-
-
-GAP = 0.22  # between classes, in thumbnails
-MARGIN = 0.4  # for a row's heading
-NOTED = 1.55  # a row with notes
-NOTE_CHARS = 17  # as wide as a thumbnail
-
-
 def contact_sheet(
     table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3, seed: int = 0
 ) -> Figure:
     """Draw a row for each domain with `views` images of each of `classes` random classes."""
-    colors = domain_colors(table["domain"])
-    groups = {
-        domain: _sample_classes(rows, classes, views, seed)
-        for domain, rows in table.groupby("domain")
-    }
-    figure, axes = canvas(MARGIN + classes * (views + GAP) - GAP, len(groups))
-    for y, (domain, paths_of) in enumerate(groups.items()):
-        heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
-        for c, paths in enumerate(paths_of):
+    colors = style.domain_colors(table["domain"])
+    domains = table.groupby("domain")
+    figure, axes = style.canvas(MARGIN + classes * (views + GAP) - GAP, len(domains))
+    for y, (domain, rows) in enumerate(domains):
+        style.heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
+        sizes = rows["label"].value_counts()
+        large = sorted(sizes.index[sizes >= views])
+        chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
+        for c, label in enumerate(chosen):
+            paths = rows[rows["label"] == label].sample(views, random_state=seed)["image_path"]
             for v, path in enumerate(paths):
-                place(axes, thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
+                style.place(axes, style.thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
     return figure
 
 
 def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int = 0) -> Figure:
     """Draw an image of each domain above its caption."""
-    colors = domain_colors(table["domain"])
+    colors = style.domain_colors(table["domain"])
     rows = table.groupby("domain").sample(1, random_state=seed).reset_index(drop=True)
     height = 1.5
-    figure, axes = canvas(columns * 1.05, height * -(-len(rows) // columns))
+    figure, axes = style.canvas(columns * 1.05, height * -(-len(rows) // columns))
     for i, row in rows.iterrows():
         x, y = i % columns * 1.05 + 0.05, i // columns * height
-        place(axes, thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
-        note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
-        note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
+        style.place(axes, style.thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
+        style.note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
+        style.note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
     return figure
 
 
@@ -319,81 +249,65 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
     """
     rows = table.groupby("heading", sort=False)
     width = MARGIN + columns + (-(-columns // views) - 1) * GAP
-    figure, axes = canvas(width, NOTED * len(rows))
+    figure, axes = style.canvas(width, NOTED * len(rows))
     for y, (name, shown) in enumerate(rows):
-        heading(axes, MARGIN / 2, NOTED * y + 0.5, name)
+        style.heading(axes, MARGIN / 2, NOTED * y + 0.5, name)
         for i, picture in enumerate(shown.head(columns).itertuples()):
             x = MARGIN + i + i // views * GAP
-            place(axes, thumbnail(root / picture.image_path), x, NOTED * y + 0.03)
-            note(axes, x, NOTED * y + 1.0, textwrap.fill(picture.note, NOTE_CHARS))
+            style.place(axes, style.thumbnail(root / picture.image_path), x, NOTED * y + 0.03)
+            style.note(axes, x, NOTED * y + 1.0, textwrap.fill(picture.note, NOTE_CHARS))
     return figure
 
 
-def _sample_classes(rows: pd.DataFrame, classes: int, views: int, seed: int) -> list[list[str]]:
-    """Return paths of `views` images of each of `classes` classes, or of fewer if none are left."""
-    sizes = rows["label"].value_counts()
-    large = sorted(sizes.index[sizes >= views])
-    chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
-    return [
-        rows[rows["label"] == label].sample(views, random_state=seed)["image_path"].tolist()
-        for label in chosen
-    ]
-
-
-NAMED = 16  # steps; more names would overlap
-REFUSED = 20  # rejected changes with the largest gains that are shown
-
-
 def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
-    """Draw the score after each step, and the gains of the rejected changes.
+    """Draw the score after each step, with one standard error, and the gains of the rejected changes.
 
     Args:
         table: the step table of `guie.curation.selection`.
         metric: name of the maximized metric, for the axes.
     """
-    taken, refused = table[table["step"].notna()], table[table["step"].isna()]
-    shown = refused.sort_values("gain", kind="stable").tail(REFUSED)
-    figure = new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
+    taken, rejected = table[table["step"].notna()], table[table["step"].isna()]
+    shown = rejected.sort_values("gain", kind="stable").tail(REJECTED_SHOWN)
+    figure = style.new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    _steps(tidy(left, f"{metric}, step by step", grid="y"), taken)
-    _gains(tidy(right, "gain of what was turned down", grid="x"), shown)
-    if len(shown) < len(refused):
-        name_axes(right, f"the best {REFUSED} of {len(refused):,}")
+    _draw_steps(style.tidy(left, f"{metric}, step by step", grid="y"), taken)
+    _draw_gains(style.tidy(right, "gains of rejected changes", grid="x"), shown)
+    if len(shown) < len(rejected):
+        style.name_axes(right, f"the best {REJECTED_SHOWN} of {len(rejected):,}")
+    for axes, rows in ((left, taken), (right, shown)):
+        if rows.empty:
+            style.write_inside(axes, "nothing")
     return figure
 
 
-def _steps(axes: Axes, taken: pd.DataFrame) -> None:
-    """Draw a line through the scores, with one standard error of each step's gain."""
+def _draw_steps(axes: Axes, taken: pd.DataFrame) -> None:
+    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
+    options |= {"ecolor": style.MUTED, "capsize": 3}
+    places = range(1, len(taken) + 1)
     score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
-    axes.errorbar(range(1, len(taken) + 1), score, yerr=error, color=INK, marker="o",
-                  markersize=4, linewidth=1.6, ecolor=MUTED, capsize=3)  # fmt: skip
+    axes.errorbar(places, score, yerr=error, **options)
     axes.set_xlim(0.5, max(len(taken), 1) + 0.5)
-    if taken.empty:
-        write_inside(axes, "nothing")
-    elif len(taken) <= NAMED:
-        names = [legible(change, 24) for change in taken["change"]]
-        axes.set_xticks(range(1, len(taken) + 1), names, fontsize=9, rotation=30, ha="right",
-                        rotation_mode="anchor")  # fmt: skip
+    if len(taken) <= STEPS_NAMED:
+        names = [style.legible(change, 24) for change in taken["change"]]
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(places, names, fontsize=9, **turned)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        name_axes(axes, "step")
+        style.name_axes(axes, "step")
 
 
-def _gains(axes: Axes, refused: pd.DataFrame) -> None:
-    """Draw one bar per change; a tooltip states its gain."""
-    gains = refused["gain"].tolist()
-    colors = [RIGHT if gain > 0 else WRONG if gain < 0 else IGNORED for gain in gains]
+def _draw_gains(axes: Axes, rejected: pd.DataFrame) -> None:
+    gains = rejected["gain"].tolist()
+    colors = [
+        style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED for gain in gains
+    ]
     bars = axes.barh(range(len(gains)), gains, color=colors, height=0.7)
-    for bar, change, gain in zip(bars, refused["change"], gains, strict=True):
-        telling(bar, f"{change}: {gain:+.4f}")
-    axes.set_yticks(range(len(gains)), [legible(change, 24) for change in refused["change"]])
+    for bar, change, gain in zip(bars, rejected["change"], gains, strict=True):
+        style.tooltip(bar, f"{change}: {gain:+.4f}")
+    axes.set_yticks(range(len(gains)), [style.legible(change, 24) for change in rejected["change"]])
     axes.set_ylim(-0.6, max(len(gains), 1) - 0.4)
-    axes.axvline(0, color=MUTED, linewidth=1)
-    locator = axes.xaxis.get_major_locator()
-    assert isinstance(locator, MaxNLocator)  # of every linear axis
-    locator.set_params(nbins=4)
-    if not gains:
-        write_inside(axes, "nothing")
+    axes.axvline(0, color=style.MUTED, linewidth=1)
+    axes.locator_params(axis="x", nbins=4)
 
 
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -403,15 +317,20 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
         rows: from `guie.curation.pseudo_labels.thinned`: coverage, precision and at_least, the
             lower 95 % bound of precision; all from 0 to 1.
     """
-    figure = new_figure(2.6, width=6.0)
-    axes = tidy(figure.subplots(), grid="y")
-    coverage = [row["coverage"] for row in rows]
-    for key, style, name in (("precision", "-", "measured"), ("at_least", "--", "at least")):
-        (line,) = axes.plot(coverage, [row[key] for row in rows], color=ACCENT, label=name)
-        line.set(linestyle=style, marker="o", markersize=3, linewidth=1.6)
+    figure = style.new_figure(2.6, width=6.0)
+    axes = style.tidy(figure.subplots(), grid="y")
+    table = pd.DataFrame(rows)
+    options: dict[str, Any] = {
+        "color": style.ACCENT,
+        "marker": "o",
+        "markersize": 3,
+        "linewidth": 1.6,
+    }
+    axes.plot(table["coverage"], table["precision"], "-", label="measured", **options)
+    axes.plot(table["coverage"], table["at_least"], "--", label="at least", **options)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    name_axes(axes, "kept", "right")
-    axes.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=INK)
+    style.name_axes(axes, "kept", "right")
+    axes.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=style.INK)
     return figure

@@ -12,26 +12,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from guie.report.figures.style import (
-    ACCENT,
-    FAINT,
-    INK,
-    MUTED,
-    PALETTE,
-    domain_colors,
-    legible,
-    name_axes,
-    name_rows,
-    new_figure,
-    telling,
-    tidy,
-    write_inside,
-)
+from guie.report.figures import style
 
 SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6", "#ffa90e", "#717581")
+GROUP = 0.8  # share of a domain's height that its bars fill
 ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4}
 ABOVE |= {"frameon": False, "fontsize": 9}  # a legend above the panel
-GROUP = 0.8  # share of a domain's height that its bars fill
+BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "frameon": False}
+TICKS = 4  # of a panel; more labels would overlap
+LOGARITHMIC_FROM = 10  # ratio of the last to the first value that makes an axis logarithmic
+# Parts of other tasks take the remaining colours of the palette, in the order of the log.
+LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
+OTHER_COLORS = [color for color in style.PALETTE if color not in LR_COLORS.values()]
+DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
+VAL = "val_r_at_1"
+PAD = 16  # above a panel, for the names of the stages
 
 
 def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
@@ -43,21 +38,23 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
         metric: name of the score, used as the axis label.
     """
     systems = len(scores.columns)
-    figure = new_figure(0.9 + max(0.3, 0.2 * systems) * len(scores))
-    axes = tidy(figure.subplots(), grid="x")
+    figure = style.new_figure(0.9 + max(0.3, 0.2 * systems) * len(scores))
+    axes = style.tidy(figure.subplots(), grid="x")
     for i, (system, values) in enumerate(scores.items()):
-        color = INK if systems == 1 else SYSTEMS[i]
-        bars = scores.index.map(domain_colors(scores.index)) if systems == 1 else color
+        color = style.INK if systems == 1 else SYSTEMS[i]
+        bars = scores.index.map(style.domain_colors(scores.index)) if systems == 1 else color
         y = np.arange(len(scores)) + (i - (systems - 1) / 2) * GROUP / systems
         label = f"{system}: mean {values.mean():.3f}"
         drawn = axes.barh(y, values, height=0.92 * GROUP / systems, color=bars, label=label)
-        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8, color=INK)
+        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8, color=style.INK)
         axes.axvline(values.mean(), color=color, linestyle=":", linewidth=1.3, zorder=0)
-    name_rows(axes, scores.index)
+    style.name_rows(axes, scores.index)
     axes.set(xlim=(0, 1.06), ylim=(len(scores) - 0.45, -0.55))
-    name_axes(axes, metric)
+    style.name_axes(axes, metric)
     if systems == 1:
-        axes.set_title(f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=MUTED, loc="right")
+        axes.set_title(
+            f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=style.MUTED, loc="right"
+        )
     else:
         axes.legend(**ABOVE)
     return figure
@@ -71,27 +68,28 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
         key: key of the metric in the reports, such as `r_at_1`.
         metric: name of the score, used as the axis label.
     """
-    names = ["mean", *next(iter(reports.values()))["domains"]]
-    figure = new_figure(0.9 + max(0.25, 0.16 * len(reports)) * len(names))
-    axes = tidy(figure.subplots(), grid="x")
+    first = next(iter(reports.values()))
+    names = ["mean", *first["domains"]]
+    figure = style.new_figure(0.9 + max(0.25, 0.16 * len(reports)) * len(names))
+    axes = style.tidy(figure.subplots(), grid="x")
     for i, (system, report) in enumerate(reports.items()):
         values = {"mean": report["mean"], **report["domains"]}
-        bounds = {"mean": report["intervals"]["mean"], **report["intervals"]["domains"]}
+        intervals = {"mean": report["intervals"]["mean"], **report["intervals"]["domains"]}
         for row, name in enumerate(names):
             value = values[name].get(key)
             if value is None:
                 continue
             y = row + (i - (len(reports) - 1) / 2) * GROUP / len(reports)
-            low, high = bounds.get(name, {}).get(key) or (value, value)
-            axes.plot([low, high], [y, y], color=SYSTEMS[i], linewidth=2.2, alpha=0.6)
-            axes.plot(
-                value, y, "o", color=SYSTEMS[i], markersize=5, label=system if not row else None
-            )
-    name_rows(axes, names)
+            ends = intervals.get(name, {}).get(key) or (value, value)
+            axes.plot(ends, [y, y], color=SYSTEMS[i], linewidth=2.2, alpha=0.6)
+            label = system if row == 0 else None
+            axes.plot(value, y, "o", color=SYSTEMS[i], markersize=5, label=label)
+    style.name_rows(axes, names)
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.6))
-    level = next(iter(reports.values()))["intervals"]["level"]
-    name_axes(axes, f"{metric}, with {level:.0%} intervals over classes")
+    style.name_axes(
+        axes, f"{metric}, with {first['intervals']['level']:.0%} intervals over classes"
+    )
     axes.legend(**ABOVE)
     return figure
 
@@ -102,27 +100,26 @@ def confusion(shares: pd.DataFrame) -> Figure:
     Args:
         shares: rows sum to 1; rows and columns are domains in the same order.
     """
-    figure = new_figure(0.8 + 0.42 * len(shares), width=2.2 + 0.62 * len(shares))
+    figure = style.new_figure(0.8 + 0.42 * len(shares), width=2.2 + 0.62 * len(shares))
     axes = figure.subplots()
-    strayed = shares.to_numpy(copy=True)
-    np.fill_diagonal(strayed, np.nan)  # the large diagonal would hide the rest
+    others = shares.to_numpy(copy=True)
+    np.fill_diagonal(others, np.nan)  # the large diagonal would hide the rest
     # The square root makes small shares visible; vmax avoids dark cells, which hide the numbers.
-    axes.imshow(np.sqrt(strayed), cmap="OrRd", vmin=0, vmax=1.4, aspect="auto")
+    axes.imshow(np.sqrt(others), cmap="OrRd", vmin=0, vmax=1.4, aspect="auto")
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         text = "" if share == 0 else f"{100 * share:.0f}" if share >= 0.01 else "<1"
-        style: dict[str, Any] = (
-            {"color": MUTED} if row == column else {"color": INK, "weight": "bold"}
-        )
-        axes.text(column, row, text, ha="center", va="center", fontsize=8, **style)
+        color, weight = (style.MUTED, "normal") if row == column else (style.INK, "bold")
+        options: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(column, row, text, color=color, weight=weight, **options)
     places = np.arange(len(shares))
     axes.set_xticks(places, shares.columns, rotation=35, ha="left", fontsize=9)
     axes.set_yticks(places, shares.index, fontsize=9)
     axes.tick_params(which="both", length=0, labeltop=True, labelbottom=False)
     axes.set_xticks(places[1:] - 0.5, minor=True)
     axes.set_yticks(places[1:] - 0.5, minor=True)
-    axes.grid(which="minor", color=FAINT, linewidth=0.8)
+    axes.grid(which="minor", color=style.FAINT, linewidth=0.8)
     axes.spines[:].set_visible(False)
-    name_axes(axes, "domain of the nearest neighbour, % of queries", "domain of the query")
+    style.name_axes(axes, "domain of the nearest neighbour, % of queries", "domain of the query")
     return figure
 
 
@@ -132,21 +129,17 @@ def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Fig
     Args:
         points: name, local score, leaderboard score.
     """
-    figure = new_figure(5.0, 5.5)
-    axes = tidy(figure.subplots(), "Does the local score predict the leaderboard score?")
+    figure = style.new_figure(5.0, 5.5)
+    axes = style.tidy(figure.subplots(), "Does the local score predict the leaderboard score?")
     scores = [score for _, *pair in points for score in pair]
     ends = [min(scores) - 0.02, max(scores) + 0.02]
-    axes.plot(ends, ends, color=FAINT, zorder=0)
+    axes.plot(ends, ends, color=style.FAINT, zorder=0)
+    offset: dict[str, Any] = {"xytext": (5, -3), "textcoords": "offset points"}
     for name, local, public in points:
-        axes.scatter(local, public, color=ACCENT, s=24)
-        offset: dict[str, Any] = {"xytext": (5, -3), "textcoords": "offset points"}
-        axes.annotate(legible(name), (local, public), **offset, fontsize=8, color=INK)
-    axes.set_xlabel("local mMP@5", fontsize=9)
-    axes.set_ylabel("public leaderboard", fontsize=9)
+        axes.scatter(local, public, color=style.ACCENT, s=24)
+        axes.annotate(style.legible(name), (local, public), **offset, fontsize=8, color=style.INK)
+    style.name_axes(axes, "local mMP@5", "public leaderboard")
     return figure
-
-
-TICKS = 4  # of a panel; more labels would overlap
 
 
 def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> Figure:
@@ -158,39 +151,32 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
         baseline: the row whose mean is drawn as a vertical line.
     """
     rows = next(iter(values.values())).index
-    figure = new_figure(0.8 + 0.22 * max(len(rows), 3))
+    figure = style.new_figure(0.8 + 0.22 * max(len(rows), 3))
     panels = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
     for axes, (name, table) in zip(panels, values.items(), strict=True):
-        _panel(tidy(axes, name, grid="x"), table, baseline)
-    first = panels[0]
-    first.set_yticks(range(len(rows)), [legible(row, 44) for row in rows])
-    first.set_ylim(len(rows) - 0.4, -0.6)
+        style.tidy(axes, name, grid="x").tick_params(axis="y", length=0)
+        axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+        if baseline is not None and table.loc[baseline].notna().any():
+            axes.axvline(table.loc[baseline].mean(), color=style.MUTED, linewidth=1, linestyle=":")
+        for y, (row, of_seeds) in enumerate(table.iterrows()):
+            _draw_seeds(axes, y, str(row), of_seeds.dropna(), row == baseline)
+    panels[0].set_yticks(range(len(rows)), [style.legible(row, 44) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
     return figure
 
 
-def _panel(axes: Axes, table: pd.DataFrame, baseline: str | None) -> None:
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
-    if baseline is not None and table.loc[baseline].notna().any():
-        axes.axvline(table.loc[baseline].mean(), color=MUTED, linewidth=1, linestyle=":")
-    for y, (row, of_seeds) in enumerate(table.iterrows()):
-        found = of_seeds.dropna()
-        if found.empty:
-            inside = axes.get_yaxis_transform()
-            axes.text(0.01, y, "no run", transform=inside, va="center", fontsize=8, color=MUTED)
-            continue
-        color = INK if row == baseline else ACCENT
-        if len(found) > 1:
-            axes.scatter(found, [y] * len(found), s=10, color=color, alpha=0.45, linewidths=0)
-            axes.hlines(y, found.mean() - found.std(), found.mean() + found.std(), color=color)
-        mean = axes.scatter(
-            [found.mean()], [y], s=30, color=color, marker="D" if row == baseline else "o"
-        )
-        seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in found.items())
-        telling(mean, f"{row}: {found.mean():.3f} ({seeds})")
-
-
-LOGARITHMIC_FROM = 10  # ratio of the last to the first value that makes an axis logarithmic
+def _draw_seeds(axes: Axes, y: int, row: str, scores: pd.Series, baseline: bool) -> None:
+    if scores.empty:
+        inside = axes.get_yaxis_transform()
+        axes.text(0.01, y, "no run", transform=inside, va="center", fontsize=8, color=style.MUTED)
+        return
+    color, mean = style.INK if baseline else style.ACCENT, scores.mean()
+    if len(scores) > 1:
+        axes.scatter(scores, [y] * len(scores), s=10, color=color, alpha=0.45, linewidths=0)
+        axes.hlines(y, mean - scores.std(), mean + scores.std(), color=color)
+    dot = axes.scatter([mean], [y], s=30, color=color, marker="D" if baseline else "o")
+    seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in scores.items())
+    style.tooltip(dot, f"{row}: {mean:.3f} ({seeds})")
 
 
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
@@ -200,7 +186,7 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
         values: any numbers.
         rows, columns: the axis labels.
     """
-    figure = new_figure(1.2 + 0.3 * len(values))
+    figure = style.new_figure(1.2 + 0.3 * len(values))
     axes = figure.subplots()
     most = float(np.abs(values.to_numpy()).max()) or 1.0
     image = axes.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
@@ -208,7 +194,7 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
     axes.set_xticks(np.arange(len(values.columns)), values.columns, fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    name_axes(axes, columns, rows)
+    style.name_axes(axes, columns, rows)
     figure.colorbar(image, ax=axes, pad=0.01).ax.tick_params(labelsize=8)
     return figure
 
@@ -224,28 +210,22 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
             least LOGARITHMIC_FROM times the first.
         mean: draw the mean of the columns.
     """
-    figure = new_figure(4.2)
-    axes = tidy(figure.subplots(), grid="y")
-    colors = domain_colors(values.columns)
+    figure = style.new_figure(4.2)
+    axes = style.tidy(figure.subplots(), grid="y")
+    colors = style.domain_colors(values.columns)
     for name, column in values.items():
         axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
     if mean:
-        axes.plot(values.index, values.mean(axis=1), "o-", color=INK, linewidth=2.6, label="mean")
+        axes.plot(
+            values.index, values.mean(axis=1), "o-", color=style.INK, linewidth=2.6, label="mean"
+        )
     if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
         axes.set_xscale("log", base=2)
     axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
     axes.set_xticks([], minor=True)
-    name_axes(axes, over, metric)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+    style.name_axes(axes, over, metric)
+    axes.legend(**BESIDE, fontsize=9)
     return figure
-
-
-# Parts of other tasks take the remaining colours of the palette, in the order of the log.
-LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
-OTHER_COLORS = [color for color in PALETTE if color not in LR_COLORS.values()]
-DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
-VAL = "val_r_at_1"
-PAD = 16  # above a panel, for the names of the stages
 
 
 def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
@@ -257,18 +237,20 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
             "val_r_at_1/<domain>" in validation lines.
     """
     table = pd.DataFrame(lines).set_index("step")
-    figure = new_figure(5.4)
+    figure = style.new_figure(5.4)
     (loss, accuracy), (rates, val) = figure.subplots(2, 2, sharex=True)
-    for axes, key in ((loss, "loss"), (accuracy, "accuracy")):
-        tidy(axes, f"training {key}", grid="y", pad=PAD)
-        _line(axes, table[key], INK)
+    titles = ("training loss", "training accuracy", "learning rates", "R@1 on val, merged index")
+    for axes, title in zip((loss, accuracy, rates, val), titles, strict=True):
+        style.tidy(axes, title, grid="y", pad=PAD)
+    _line(loss, table["loss"], style.INK)
+    _line(accuracy, table["accuracy"], style.INK)
     accuracy.set_ylim(0, 1)
-    _learning_rates(rates, table)
-    _validation(val, table)
+    _draw_rates(rates, table)
+    _draw_validation(val, table)
     for axes in (rates, val):
-        name_axes(axes, "step")
+        style.name_axes(axes, "step")
     for axes in (loss, accuracy, rates, val):
-        _divide(axes, table["stage"])
+        _name_stages(axes, table["stage"])
     return figure
 
 
@@ -279,42 +261,37 @@ def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwarg
     axes.plot(series, color=color, linewidth=width, marker=marker, markersize=3, **kwargs)
 
 
-def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
-    tidy(axes, "learning rates", grid="y", pad=PAD).set_yscale("log")
+def _draw_rates(axes: Axes, table: pd.DataFrame) -> None:
+    axes.set_yscale("log")
     keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
-    colors = (
-        dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS))) | LR_COLORS
-    )
+    colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
     for key, dash in zip(keys, cycle(DASHES)):
-        rate, part = table[key], key.removeprefix("lr_")
-        _line(axes, rate.where(rate > 0), colors[key], label=part, linestyle=dash)
+        rate, color = table[key], (colors | LR_COLORS)[key]
+        _line(axes, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
     top = table[keys].max().max()
     # Else the last steps of a cosine schedule would compress the rest
     axes.set_ylim(1e-4 * top, 2 * top)
     axes.legend(fontsize=8, frameon=False)
 
 
-def _validation(axes: Axes, table: pd.DataFrame) -> None:
+def _draw_validation(axes: Axes, table: pd.DataFrame) -> None:
     """Draw val R@1 of each domain, and the mean over domains in bold."""
-    tidy(axes, "R@1 on val, merged index", grid="y", pad=PAD)
     domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
-    for domain, color in domain_colors(domains).items():
+    for domain, color in style.domain_colors(domains).items():
         _line(axes, table[f"{VAL}/{domain}"], color, width=1, label=domain)
     if VAL in table:
-        _line(axes, table[VAL], INK, width=2.6, label="mean")
+        _line(axes, table[VAL], style.INK, width=2.6, label="mean")
         axes.set_ylim(0, 1)
-        axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.legend(**BESIDE, fontsize=7)
     else:
-        write_inside(axes, "no val split")
+        style.write_inside(axes, "no val split")
 
 
-def _divide(axes: Axes, stage: pd.Series) -> None:
+def _name_stages(axes: Axes, stage: pd.Series) -> None:
     """Draw a dotted line at the end of each stage, and the stage names above the panel."""
     spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
-    if len(spans) < 2:
-        return
-    for name, span in spans.iterrows():
-        axes.axvline(span["max"], color=MUTED, linewidth=1, linestyle=":")
-        at = {"x": (span["min"] + span["max"]) / 2, "y": 1.01}
-        axes.text(**at, s=name, transform=axes.get_xaxis_transform(), ha="center", va="bottom",
-                  fontsize=8, color=MUTED)  # fmt: skip
+    options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": style.MUTED}
+    for name, span in spans.iterrows() if len(spans) > 1 else ():
+        axes.axvline(span["max"], color=style.MUTED, linewidth=1, linestyle=":")
+        middle = (span["min"] + span["max"]) / 2
+        axes.text(middle, 1.01, str(name), transform=axes.get_xaxis_transform(), **options)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from PIL import Image
+from PIL import Image, ImageOps
 
 from guie.data.images import open_as_seen
 
@@ -28,8 +28,9 @@ ACCENT, LOST, BEFORE = "#2a73b8", "#b3400a", "#c9cdd0"
 RIGHT, WRONG, IGNORED = "#1a9641", "#d7191c", "#bbbbbb"
 WIDTH = 9.0  # inches: 900 px at 100 dpi, the width of a README
 LEGEND_BELOW: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
-TELLING = "tell:"
+TOOLTIP = "tooltip:"
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+THUMBNAIL_PX = 96
 
 
 def domain_colors(domains: Iterable[str]) -> dict[str, str]:
@@ -57,12 +58,10 @@ def tidy(
     return axes
 
 
-def name_axes(axes: Axes, x: str | None = None, y: str | None = None, size: int = 9) -> None:
+def name_axes(axes: Axes, x: str = "", y: str = "", size: int = 9) -> None:
     """Write the names of the axes in grey."""
-    if x is not None:
-        axes.set_xlabel(x, fontsize=size, color=MUTED)
-    if y is not None:
-        axes.set_ylabel(y, fontsize=size, color=MUTED)
+    axes.set_xlabel(x, fontsize=size, color=MUTED)
+    axes.set_ylabel(y, fontsize=size, color=MUTED)
 
 
 def name_rows(axes: Axes, names: Iterable[str]) -> None:
@@ -96,12 +95,9 @@ def legible(name: str, chars: int = 30) -> str:
     return name.replace("$", r"\$")
 
 
-def telling(artist: Artist, text: str) -> None:
-    """Attach `text` as a tooltip that HTML pages show on hover; PNG files ignore it."""
-    artist.set_gid(TELLING + UNPRINTABLE.sub("\ufffd", text))
-
-
-THUMBNAIL_PX = 96
+def tooltip(artist: Artist, text: str) -> None:
+    """Attach text that HTML pages show on hover; PNG files ignore it."""
+    artist.set_gid(TOOLTIP + UNPRINTABLE.sub("\ufffd", text))
 
 
 def canvas(columns: float, rows: float, width: float = WIDTH) -> tuple[Figure, Axes]:
@@ -115,10 +111,7 @@ def canvas(columns: float, rows: float, width: float = WIDTH) -> tuple[Figure, A
 def thumbnail(path: Path, side_px: int = THUMBNAIL_PX) -> np.ndarray:
     """Return the central square of an image, orientation applied: uint8 [side, side, 3]."""
     image = open_as_seen(path)
-    side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    box = (left, top, left + side, top + side)
-    return np.asarray(image.resize((side_px, side_px), Image.Resampling.BICUBIC, box=box))
+    return np.asarray(ImageOps.fit(image, (side_px, side_px), Image.Resampling.BICUBIC))
 
 
 def place(
@@ -126,9 +119,9 @@ def place(
     picture: np.ndarray,
     x: float,
     y: float,
-    side: float = 0.94,
     frame: str | None = None,
     faded: bool = False,
+    side: float = 0.94,
 ) -> None:
     """Draw a picture with its upper left corner at (x, y), optionally framed or faded to grey."""
     if faded:

@@ -10,7 +10,17 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.evaluation.bootstrap import Comparison, verdict
-from guie.evaluation.diagnosis import by_class, class_confusions, domain_shares, hubness, outcomes
+from guie.evaluation.diagnosis import (
+    Nearest,
+    by_class,
+    class_confusions,
+    domain_shares,
+    gaps,
+    hubness,
+    nearest,
+    outcomes,
+)
+from guie.evaluation.files import Embeddings, as_units
 from guie.evaluation.protocols.base import Part, Protocol
 from guie.report.figures.embeddings import KINDS
 from guie.report.figures.style import PALETTE, domain_colors
@@ -23,23 +33,30 @@ from guie.report.pages.evaluation_pictures import (
     query_map,
     recall_panels,
 )
-from guie.report.pages.evaluation_scores import (
-    ModelAnswers,
-    ModelReports,
-    looked_into,
-    looks,
-    score_tables,
-)
+from guie.report.pages.evaluation_scores import Report, score_tables
 from guie.report.pages.html import Pictures, write_page
-from guie.report.pages.published import beside
+from guie.report.pages.published import comparable_tables
 
 ROWS = 200  # shown in a table; the rest are counted
 MATRIX = 40  # domains of the confusion matrix
+SECTIONS = {
+    "scores": "Scores",
+    "compared": "Side by side",
+    "map": "Map",
+    "mistakes": "Nearest wrong answers",
+    "domains": "Confused domains",
+    "classes": "Difficulty by class",
+    "hubs": "Hubs",
+    "recall": "Recall at k",
+    "distances": "Distances",
+    "published": "Published results",
+}
 
 
 def write_evaluation(
     path: str | Path,
-    models: Sequence[ModelReports],
+    models: Mapping[str, Embeddings],
+    reports: Mapping[str, Sequence[Report]],
     protocols: Sequence[Protocol],
     table: pd.DataFrame,
     root: str | Path | None,
@@ -48,11 +65,12 @@ def write_evaluation(
     """Write the page that shows how good models are, and where they fail.
 
     Score tables cover every protocol. The detailed analysis covers the first protocol part whose
-    relevance is defined by labels. Pictures show the answers of the first model.
+    relevance is defined by labels and whose index is fixed. Pictures show answers of the first model.
 
     Args:
         path: the HTML file.
-        models: the first is analysed in detail, the others are compared with it.
+        models: embeddings [T, D] by file; the first is analysed in detail, and compared with the others.
+        reports: by file, one report of `run_models` per protocol; those of the first hold `against`.
         table: rows T of one split.
         root: folder that image_path is relative to; None omits all pictures.
         about: the evaluation's command or settings, for the page's head.
@@ -60,101 +78,104 @@ def write_evaluation(
     Raises:
         UserError: the file cannot be written. A picture that cannot be decoded is marked as such.
     """
-    part = looked_into(protocols)
+    names = short_names(list(models))
+    by_name = dict(zip(names, (reports[file] for file in models), strict=True))
+    parts = (part for protocol in protocols for part in protocol.parts)
+    part = next((one for one in parts if not (one.graded or one.gallery_draws)), None)
     with tqdm(desc="page", unit="img", disable=None) as bar:
-        folder = None if root is None else Path(root)
         values: dict[str, Any] = {
-            "name": models[0].name,
-            "others": [model.name for model in models[1:]],
+            "name": names[0],
+            "others": names[1:],
             "about": about,
             "limit": ROWS,
-            "tables": score_tables(models, protocols),
-            "verdicts": _verdicts(models),
-            "published": beside({model.name: model.reports for model in models}),
+            "tables": score_tables(by_name, protocols),
+            "verdicts": _verdicts(names, by_name[names[0]]),
+            "published": comparable_tables(by_name),
             "colors": domain_colors(table["domain"]),
             "palette": PALETTE,
             "kinds": KINDS,
-            "picture": folder and Pictures(folder, bar),
+            "picture": root and Pictures(Path(root), bar),
             "part": part,
         }
         if part is not None:
-            values |= _inside(models, part, table, folder, bar)
-        values["sections"] = _sections(values)
+            vectors = {n: as_units(e, table) for n, e in zip(names, models.values(), strict=True)}
+            values |= _analysis(vectors, part, table, values["colors"])
+            values["map"] = query_map(values["near"], table, vectors[names[0]], root, bar)
+        # `scores` is always there; the detailed sections where there is a part with classes
+        absent = {key for key in ("compared", "map", "published") if not values.get(key)}
+        absent |= set() if part else SECTIONS.keys() - {"scores", "published"}
+        values["sections"] = {k: title for k, title in SECTIONS.items() if k not in absent}
         write_page(path, "evaluation.html.j2", values)
 
 
-def _verdicts(models: Sequence[ModelReports]) -> list[str]:
+def short_names(names: Sequence[str]) -> list[str]:
+    """Shorten file names to their shortest distinct endings, without `.npz` or `.parquet`.
+
+    A single file keeps its folder, which is usually the run's name.
+    """
+    parts = [
+        Path(name).with_suffix("").parts if name.endswith((".npz", ".parquet")) else (name,)
+        for name in names
+    ]
+    least = 2 if len(parts) == 1 else 1
+    for count in range(least, max(least, *map(len, parts)) + 1):
+        ends = ["/".join(own[-count:]).replace("//", "/") for own in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return list(names)
+
+
+def _verdicts(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
     """Describe in words how the first model compares with each other one, for each protocol."""
-    first, *others = models
     return [
-        verdict(Comparison(**one), (other.name, first.name), title)
-        for report in first.reports
-        for other, against in zip(others, report.get("against", []), strict=False)
+        verdict(Comparison(**one), (other, names[0]), title)
+        for report in reports
+        for other, against in zip(names[1:], report.get("against", []), strict=False)
         for title, one in against["differences"].items()
     ]
 
 
-def _inside(
-    models: Sequence[ModelReports], part: Part, table: pd.DataFrame, root: Path | None, bar: tqdm
+def _analysis(
+    vectors: Mapping[str, Embeddings], part: Part, table: pd.DataFrame, colors: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return template values: the detailed analysis of one part."""
-    seen = looks(models, part, table)
-    first, others = seen[0], seen[1:]
-    galleries = Galleries(first.near, table)
-    classes = by_class(first.near, table)
+    nears = {name: nearest(part, table, units) for name, units in vectors.items()}
+    (name, first), *others = nears.items()
+    galleries = Galleries(first, table)
+    classes = by_class(first, table)
     domains = largest_domains(first, table)
-    shares = domain_shares(first.near, table)
+    shares = domain_shares(first, table)
     shown = largest_domains(first, table, MATRIX)
     answering = shown if len(shares) > len(shown) else list(shares.columns)
     return {
-        "near": first.near,
+        "near": first,
         "classes": classes[:ROWS].to_dict("records"),
         "classes_found": len(classes),
-        "confusions": class_confusions(first.near, table)[:ROWS].to_dict("records"),
+        "confusions": class_confusions(first, table)[:ROWS].to_dict("records"),
         "shares": shares.loc[shown, answering],
         "domains_found": len(shares),
         "mistakes": galleries.mistakes(),
         "worst": galleries.worst(classes),
         "strays": galleries.strays(),
         "hubs": galleries.hubs(),
-        "map": query_map(first.near, table, models[0].embedded, root, bar),
-        "recalls": recall_panels(seen, table),
-        "distances": gap_panels(first, table),
-        "difficulty": difficulty_panels(classes, domain_colors(table["domain"]), domains),
-        "hub_chart": occurrence_chart(seen),
-        "hubness": {look.name: _hubness(look, table) for look in seen},
-        "compared": [_compared(first, other, table, galleries) for other in others],
+        "recalls": recall_panels(nears, domains, table),
+        "distances": gap_panels(gaps(part, table, vectors[name], first), domains, table),
+        "difficulty": difficulty_panels(classes, domains, colors),
+        "hub_chart": occurrence_chart(nears),
+        "hubness": {name: _hubness(near, table) for name, near in nears.items()},
+        "compared": [_compared(other, near, galleries) for other, near in others],
     }
 
 
-def _hubness(look: ModelAnswers, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def _hubness(near: Nearest, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the hubness table, and its foot."""
-    spread = hubness(look.near, table).rename(index={"": "all images"})
+    spread = hubness(near, table).rename(index={"": "all images"})
     rows = spread.rename_axis("domain").reset_index().to_dict("records")
     return {"rows": rows[1:], "foot": rows[:1]}
 
 
-def _compared(
-    first: ModelAnswers, other: ModelAnswers, table: pd.DataFrame, galleries: Galleries
-) -> dict[str, Any]:
+def _compared(name: str, other: Nearest, galleries: Galleries) -> dict[str, Any]:
     """Compare another model with the first: counts by domain, and queries that changed."""
-    won, lost = galleries.changed(other.near)
-    counts = outcomes(first.near, other.near, table).rename_axis("domain").reset_index()
-    return {"name": other.name, "counts": counts.to_dict("records"), "won": won, "lost": lost}
-
-
-def _sections(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the titles of the page's sections, by id."""
-    titles = {"scores": "Scores"}
-    if values["part"] is not None:
-        titles |= {"compared": "Side by side"} if values["compared"] else {}
-        titles |= {"map": "Map"} if values["map"] else {}
-        titles |= {
-            "mistakes": "Nearest wrong answers",
-            "domains": "Confused domains",
-            "classes": "Difficulty by class",
-            "hubs": "Hubs",
-            "recall": "Recall at k",
-            "distances": "Distances",
-        }
-    return titles | ({"published": "Published results"} if values["published"] else {})
+    won, lost = galleries.changed(other)
+    counts = outcomes(galleries.near, other, galleries.table).rename_axis("domain").reset_index()
+    return {"name": name, "counts": counts.to_dict("records"), "won": won, "lost": lost}

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 from tqdm import tqdm
 
-from guie.evaluation.diagnosis import DEPTH, Nearest, occurrences, strayed, wrong_firsts
+from guie.evaluation.diagnosis import DEPTH, Gaps, Nearest, occurrences, strayed, wrong_firsts
 from guie.evaluation.files import Embeddings
 from guie.evaluation.reduction import balanced_sample
 from guie.report.figures import project
@@ -21,11 +21,18 @@ from guie.report.figures.embeddings import (
     occurrence_panel,
     recall_panel,
 )
-from guie.report.pages.evaluation_scores import ModelAnswers, query_domains
 from guie.report.pages.html import Panel, Pictures, inline_svg
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
 ANSWERS = 5  # shown for a query
+POINTS = 720  # of the map; each has two pictures: the query and its first answer
+LEAST = 10  # queries for a map
+SIDE = 1000  # of the map, in its own units
+MARGIN = 20
+THUMBNAIL_PX = 64
+RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
+MOST_PANELS = 24  # of a kind: the domains with the most queries
+MEAN = "mean over domains"
 
 
 class Shown(NamedTuple):
@@ -49,14 +56,15 @@ class Galleries:
     """The galleries of a model's answers; pictures are chosen by rule, not at random."""
 
     def __init__(self, near: Nearest, table: pd.DataFrame):
-        self.near = near
+        self.near, self.table = near, table
         columns = ("image_path", "label", "domain")
-        self.path_T, self.label_T, self.domain_T = (table[c].to_numpy() for c in columns)
-        self.table = table
+        self.path_T, self.label_T, domain_T = (table[column].to_numpy() for column in columns)
+        self.domain_Q = domain_T[near.query_Q]
+        self.distance_Q = near.distance_QK[:, 0]  # of the first answer
 
     def mistakes(self) -> list[Answered]:
         """Return the queries with the nearest wrong first answers, balanced over domains."""
-        return self._nearest_of(np.flatnonzero(~self.near.right_Q), MISTAKES)
+        return self._nearest_of(~self.near.right_Q, MISTAKES)
 
     def worst(self, classes: pd.DataFrame) -> list[Answered]:
         """Return one query with answers for each of the hardest classes, from each domain in turn.
@@ -65,18 +73,16 @@ class Galleries:
             classes: the result of `by_class`. Classes with one query are used only if no class
                 with more queries has errors.
         """
-        often = classes[(classes["queries"] > 1) & (classes["r_at_1"] < 1)]
-        if often.empty:
-            often = classes[classes["r_at_1"] < 1]
-        turn = often.groupby("domain").cumcount()
-        rows = often.iloc[np.argsort(turn.to_numpy(), kind="stable")][:WORST]
+        hard = classes[classes["r_at_1"] < 1]
+        often = hard[hard["queries"] > 1]
+        rows = _in_turn(hard if often.empty else often, "domain")[:WORST]
         label_Q = self.label_T[self.near.query_Q]
         found = []
         for row in rows.itertuples():
             places = np.flatnonzero((label_Q == row.label) & ~self.near.right_Q)
-            nearest = places[np.argmin(self.near.distance_QK[places, 0])]
             right = round(row.r_at_1 * row.queries)
             about = f"{right:,} of {row.queries:,} queries right"
+            nearest = places[np.argmin(self.distance_Q[places])]
             found.append(self._answered(nearest, ANSWERS, about))
         return found
 
@@ -86,23 +92,16 @@ class Galleries:
         Keys: query_domain, answer_domain, queries, share (of the domain's queries), examples.
         """
         wrong = strayed(self.near, self.table)
-        queries = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
-        pairs = (
-            wrong.groupby(["query", "answer"]).size().sort_values(ascending=False, kind="stable")
-        )
+        queries = pd.Series(self.domain_Q).value_counts()
+        sizes = wrong.groupby(["query", "answer"]).size()
         found = []
-        for (one, other), count in pairs[:PAIRS].items():
+        for (one, other), count in sizes.sort_values(ascending=False, kind="stable")[
+            :PAIRS
+        ].items():
             own = wrong[(wrong["query"] == one) & (wrong["answer"] == other)]
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
-            found.append(
-                {
-                    "query_domain": one,
-                    "answer_domain": other,
-                    "queries": int(count),
-                    "share": count / queries[one],
-                    "examples": examples,
-                }
-            )
+            pair = {"query_domain": one, "answer_domain": other, "queries": int(count)}
+            found.append(pair | {"share": count / queries[one], "examples": examples})
         return found
 
     def hubs(self) -> list[dict[str, Any]]:
@@ -110,14 +109,13 @@ class Galleries:
 
         Keys: image, wrong (queries), found (queries with it among the first ten), queries (some).
         """
-        near = self.near
-        most = wrong_firsts(near)
+        most = wrong_firsts(self.near)
         found = []
         for hub in most[most["wrong"] > 1][:HUBS].itertuples():
-            places = np.flatnonzero(~near.right_Q & (near.found_QK[:, 0] == hub.row))
-            places = places[np.argsort(near.distance_QK[places, 0], kind="stable")][:OF_HUB]
+            places = np.flatnonzero(~self.near.right_Q & (self.near.found_QK[:, 0] == hub.row))
+            places = places[np.argsort(self.distance_Q[places], kind="stable")][:OF_HUB]
             queries = [
-                self._shown(near.query_Q[place], "wrong", near.distance_QK[place, 0])
+                self._shown(self.near.query_Q[place], "wrong", self.distance_Q[place])
                 for place in places
             ]
             counts = {"wrong": int(hub.wrong), "found": int(hub.found)}
@@ -129,19 +127,16 @@ class Galleries:
 
         Each query is shown with the answer of the model that is wrong.
         """
-        won = np.flatnonzero(self.near.right_Q & ~other.right_Q)
-        lost = np.flatnonzero(~self.near.right_Q & other.right_Q)
+        won, lost = self.near.right_Q & ~other.right_Q, ~self.near.right_Q & other.right_Q
         of_other = Galleries(other, self.table)
         return of_other._nearest_of(won, CHANGED), self._nearest_of(lost, CHANGED)
 
-    def _nearest_of(self, places: np.ndarray, count: int) -> list[Answered]:
+    def _nearest_of(self, chosen_Q: np.ndarray, count: int) -> list[Answered]:
         """Choose queries with the nearest first answers, from each domain in turn; sort by distance."""
-        distance_Q = self.near.distance_QK[:, 0]
-        order = places[np.argsort(distance_Q[places], kind="stable")]
-        turn = pd.Series(order).groupby(self.domain_T[self.near.query_Q[order]]).cumcount()
-        chosen = order[np.argsort(turn.to_numpy(), kind="stable")][:count]
-        chosen = chosen[np.argsort(distance_Q[chosen], kind="stable")]
-        return [self._answered(place, 1) for place in chosen]
+        queries = pd.DataFrame({"domain": self.domain_Q, "distance": self.distance_Q})[chosen_Q]
+        ranked = _in_turn(queries.sort_values("distance", kind="stable"), "domain")[:count]
+        places = ranked.sort_values("distance", kind="stable").index
+        return [self._answered(place, 1) for place in places]
 
     def _answered(self, place: int, answers: int, about: str = "") -> Answered:
         near = self.near
@@ -155,19 +150,18 @@ class Galleries:
         return Answered(self._shown(near.query_Q[place]), shown[:answers], about)
 
     def _shown(self, row: int, verdict: str = "", distance: float | None = None) -> Shown:
-        far = None if distance is None else float(distance)
-        return Shown(self.path_T[row], self.label_T[row], verdict, far)
+        distance = None if distance is None else float(distance)
+        return Shown(self.path_T[row], self.label_T[row], verdict, distance)
 
 
-POINTS = 720  # each has two pictures: the query and its first answer
-LEAST = 10
-SIDE = 1000  # of the map, in its own units
-MARGIN = 20
-THUMBNAIL_PX = 64
+def _in_turn(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Sort rows so that the first of each group come first, then the second of each, and so on."""
+    turns = rows.groupby(column).cumcount().to_numpy()
+    return rows.iloc[np.argsort(turns, kind="stable")]
 
 
 def query_map(
-    near: Nearest, table: pd.DataFrame, embedded: Embeddings, root: Path | None, bar: tqdm
+    near: Nearest, table: pd.DataFrame, vectors: Embeddings, root: str | Path | None, bar: tqdm
 ) -> dict[str, Any] | None:
     """Map a sample of queries, balanced over domains, by t-SNE.
 
@@ -179,16 +173,13 @@ def query_map(
         `points` (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of
         queries sampled from) and `pictures` (thumbnails of both, by path).
     """
-    if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
+    if not isinstance(vectors, np.ndarray) or len(near.query_Q) < LEAST:
         return None
-    place_of = pd.Series(range(len(near.query_Q)), index=near.query_Q)
-    queries = table.iloc[near.query_Q].assign(row=near.query_Q)
+    first = {"answer": near.found_QK[:, 0], "distance": near.distance_QK[:, 0]}
+    queries = table.iloc[near.query_Q].assign(row=near.query_Q, right=near.right_Q, **first)
     sample = balanced_sample(queries, max(1, POINTS // queries["domain"].nunique()), seed=0)
     sample = sample.head(POINTS)
-    rows_N = sample["row"].to_numpy()
-    place_N = place_of[rows_N].to_numpy()
-    answers = table.iloc[near.found_QK[place_N, 0]]
-    xy_N2 = _scaled(project(embedded[rows_N]))
+    answers = table.iloc[sample["answer"]]
     points = [
         {
             "x": x,
@@ -196,18 +187,21 @@ def query_map(
             "domain": row.domain,
             "label": row.label,
             "path": row.image_path,
-            "right": bool(near.right_Q[place]),
+            "right": bool(row.right),
             "answer": answer.label,
             "answer_path": answer.image_path,
-            "distance": round(float(near.distance_QK[place, 0]), 3),
+            "distance": round(float(row.distance), 3),
         }
-        for (x, y), row, place, answer in zip(
-            xy_N2.tolist(), sample.itertuples(), place_N, answers.itertuples(), strict=True
+        for (x, y), row, answer in zip(
+            _scaled(project(vectors[sample["row"]])).tolist(),
+            sample.itertuples(),
+            answers.itertuples(),
+            strict=True,
         )
     ]
     pictures = None
     if root is not None:
-        thumbnail = Pictures(root, bar, THUMBNAIL_PX)
+        thumbnail = Pictures(Path(root), bar, THUMBNAIL_PX)
         paths = dict.fromkeys([*sample["image_path"], *answers["image_path"]])
         pictures = {path: thumbnail(path)._asdict() for path in paths}
     return {"points": points, "pictures": pictures, "queries": len(near.query_Q)}
@@ -217,37 +211,33 @@ def _scaled(xy_N2: np.ndarray) -> np.ndarray:
     """Scale points into the map, both axes by the same factor, rounded to tenths."""
     low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
     scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
-    middle = (low + high) / 2
-    placed_N2 = (xy_N2 - middle).astype(np.float64) * scale + SIDE / 2
-    return placed_N2.round(1)
+    return ((xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2).round(1)
 
 
-RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
-MOST_PANELS = 24  # of a kind: the domains with the most queries
-MEAN = "mean over domains"
-
-
-def recall_panels(looks: Sequence[ModelAnswers], table: pd.DataFrame) -> list[Panel]:
+def recall_panels(
+    nears: Mapping[str, Nearest], domains: Sequence[str], table: pd.DataFrame
+) -> list[Panel]:
     """Draw R@k over k for the mean over domains, then for each domain; one line per model."""
-    by_model = {look.name: _recalls(look, table) for look in looks}
+    recalls = {}  # by model; rows are k, columns are domains
+    for name, near in nears.items():
+        domain_Q = table["domain"].to_numpy()[near.query_Q]
+        found = {k: pd.Series(near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
+        recalls[name] = pd.DataFrame(found).T
     panels = []
-    for place, domain in enumerate([MEAN, *largest_domains(looks[0], table)]):
+    for place, domain in enumerate([MEAN, *domains]):
         values = pd.DataFrame(
-            {
-                name: recalls.mean(axis=1) if domain == MEAN else recalls[domain]
-                for name, recalls in by_model.items()
-            }
+            {n: found[domain] if place else found.mean(axis=1) for n, found in recalls.items()}
         )
-        about = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
-        label = f"Recall over k, {domain}: {about}"
-        chart = inline_svg(recall_panel(values), f"recall-{place}", label)
-        panels.append(Panel(domain, about, chart))
+        note = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
+        label = f"Recall over k, {domain}: {note}"
+        panels.append(
+            Panel(domain, note, inline_svg(recall_panel(values), f"recall-{place}", label))
+        )
     return panels
 
 
-def gap_panels(look: ModelAnswers, table: pd.DataFrame) -> list[Panel]:
+def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> list[Panel]:
     """Draw the distances to right and wrong answers, one panel per domain."""
-    found = look.gaps
     kinds = {
         "nearest right": found.positive_S,
         "any right": found.any_positive_S,
@@ -257,52 +247,42 @@ def gap_panels(look: ModelAnswers, table: pd.DataFrame) -> list[Panel]:
     domain_S = table["domain"].to_numpy()[found.query_S]
     most = float(np.nanmax(np.concatenate(list(kinds.values()))))
     panels = []
-    for place, domain in enumerate(largest_domains(look, table)):
+    for place, domain in enumerate(domains):
         own_S = domain_S == domain
-        apart_S = found.negative_S[own_S] - found.positive_S[own_S]
-        about = _apart(apart_S[np.isfinite(apart_S)])
+        apart_S = (found.negative_S - found.positive_S)[own_S]
+        apart_S, note = apart_S[np.isfinite(apart_S)], "no wrong answer in the index"
+        if len(apart_S):
+            apart = float(np.median(apart_S))
+            side = "farther" if apart >= 0 else "nearer"
+            note = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
         figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
-        chart = inline_svg(figure, f"gaps-{place}", f"Distances, {domain}")
-        panels.append(Panel(domain, about, chart))
+        panels.append(
+            Panel(domain, note, inline_svg(figure, f"gaps-{place}", f"Distances, {domain}"))
+        )
     return panels
 
 
-def _apart(apart_S: np.ndarray) -> str:
-    if not len(apart_S):
-        return "no wrong answer in the index"
-    apart = float(np.median(apart_S))
-    side = "farther" if apart >= 0 else "nearer"
-    return f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
-
-
 def difficulty_panels(
-    classes: pd.DataFrame, colors: Mapping[str, str], domains: Sequence[str]
+    classes: pd.DataFrame, domains: Sequence[str], colors: Mapping[str, str]
 ) -> list[Panel]:
     """Draw histograms of the classes' R@1, one panel per domain; `classes` is from `by_class`."""
     panels = []
     for place, domain in enumerate(domains):
         values_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
-        about = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
+        note = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
         figure = difficulty_panel(values_C, colors[domain])
         chart = inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
-        panels.append(Panel(domain, about, chart))
+        panels.append(Panel(domain, note, chart))
     return panels
 
 
-def occurrence_chart(looks: Sequence[ModelAnswers]) -> Markup:
+def occurrence_chart(nears: Mapping[str, Nearest]) -> Markup:
     """Draw how many images are found how often."""
-    counts = {look.name: occurrences(look.near) for look in looks}
+    counts = {name: occurrences(near) for name, near in nears.items()}
     return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
 
 
-def largest_domains(look: ModelAnswers, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
+def largest_domains(near: Nearest, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
     """Return the `most` domains with the most queries, sorted by name."""
-    counts = pd.Series(query_domains(look.near, table)).value_counts()
+    counts = pd.Series(table["domain"].to_numpy()[near.query_Q]).value_counts()
     return sorted(str(name) for name in counts.index[:most])
-
-
-def _recalls(look: ModelAnswers, table: pd.DataFrame) -> pd.DataFrame:
-    """Return R@k; rows are k, columns are domains."""
-    domain_Q = query_domains(look.near, table)
-    found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
-    return pd.DataFrame(found).T

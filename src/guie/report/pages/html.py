@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,8 +22,19 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.data.images import open_as_seen
-from guie.report.figures.style import ACCENT, BEFORE, FAINT, INK, LOST, MUTED, TELLING
+from guie.report.figures.style import ACCENT, BEFORE, FAINT, INK, LOST, MUTED, TOOLTIP
 from guie.rows.comparison import difference_picture, working
+
+# CSS variables of the page, lighter in dark mode
+VARIABLES = {
+    **{INK: "ink", MUTED: "muted", FAINT: "faint"},
+    **{ACCENT: "accent", LOST: "lost", BEFORE: "before"},
+}
+PX_PER_INCH = 110  # 8 pt are 12 px
+REFERENCE = re.compile(r"(?:href=\"|url\()#([\w.-]+)")
+DIGITS = re.compile(r"(\d+\.\d\d)\d+")
+SIDE_PX = 128
+QUALITY = 75
 
 
 def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> None:
@@ -51,24 +61,10 @@ def _templates() -> Environment:
     return environment
 
 
-# CSS variables of the page, lighter in dark mode
-COLORS = {
-    INK: "ink",
-    MUTED: "muted",
-    FAINT: "faint",
-    ACCENT: "accent",
-    LOST: "lost",
-    BEFORE: "before",
-}
-PX_PER_INCH = 110  # 8 pt are 12 px
-REFERENCE = re.compile(r"(?:href=\"|url\()#([\w.-]+)")
-DIGITS = re.compile(r"(\d+\.\d\d)\d+")
-
-
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     """Render a figure as one <svg> element, deterministically.
 
-    An id set by `telling` becomes a <title>, which browsers show as a tooltip.
+    The text of `tooltip` becomes a <title>, which browsers show on hover.
 
     Args:
         figure: one inch becomes PX_PER_INCH pixels.
@@ -77,47 +73,39 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     """
     drawing = io.StringIO()
     # Text is kept as text: it is small, searchable, and browsers have fonts for every script.
-    style: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "font.sans-serif": ["DejaVu Sans"],
-    }
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
+    style |= {"font.sans-serif": ["DejaVu Sans"]}
     with rc_context(style), warnings.catch_warnings():
         # Glyphs are only measured here; browsers have fonts for more characters.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(drawing, format="svg", transparent=True)
     text = drawing.getvalue()
-    for color, variable in COLORS.items():
+    for color, variable in VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
-    root = ElementTree.fromstring(text)
-    _strip(root, set(REFERENCE.findall(text)))
+    svg = ElementTree.fromstring(text)
+    _simplify(svg, set(REFERENCE.findall(text)))
     width, height = (f"{PX_PER_INCH * inches:.0f}" for inches in figure.get_size_inches())
-    about = {"class": "chart", "role": "img", "aria-label": label, "width": width, "height": height}
-    root.attrib = about | {"viewBox": root.attrib["viewBox"]}
-    return Markup(ElementTree.tostring(root, encoding="unicode").replace(" />", "/>"))
+    size = {"width": width, "height": height, "viewBox": svg.attrib["viewBox"]}
+    svg.attrib = {"class": "chart", "role": "img", "aria-label": label, **size}
+    return Markup(ElementTree.tostring(svg, encoding="unicode").replace(" />", "/>"))
 
 
-def _strip(element: Element, referenced: set[str]) -> None:
+def _simplify(svg: ElementTree.Element, referenced: set[str]) -> None:
     """Remove what a page does not need: namespaces, metadata, unused ids, whitespace, digits."""
-    name = element.attrib.pop("id", "")
-    element.tag = _local(element.tag)
-    element.attrib = {_local(key): DIGITS.sub(r"\1", v) for key, v in element.attrib.items()}
-    element.tail = None
-    if not (element.text or "").strip():
-        element.text = None
-    element[:] = [child for child in element if _local(child.tag) not in ("metadata", "style")]
-    for child in element:
-        _strip(child, referenced)
-    if name in referenced:
-        element.set("id", name)
-    elif name.startswith(TELLING):
-        title = Element("title")
-        title.text = name.removeprefix(TELLING)
-        element.insert(0, title)
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
+    for element in svg.iter():
+        children = [one for one in element if not one.tag.endswith(("}metadata", "}style"))]
+        element.tag = element.tag.rpartition("}")[2]
+        name = element.attrib.pop("id", "")
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        element.attrib = {key: DIGITS.sub(r"\1", value) for key, value in attributes.items()}
+        element.text, element.tail = (element.text or "").strip() and element.text, None
+        if name in referenced:
+            element.set("id", name)
+        elif name.startswith(TOOLTIP):
+            title = ElementTree.Element("title")
+            title.text = name.removeprefix(TOOLTIP)
+            children.insert(0, title)
+        element[:] = children
 
 
 class Panel(NamedTuple):
@@ -126,10 +114,6 @@ class Panel(NamedTuple):
     title: str
     note: str
     chart: Markup
-
-
-SIDE_PX = 128
-QUALITY = 75
 
 
 class Picture(NamedTuple):
@@ -154,30 +138,26 @@ class Pictures:
 
     def __call__(self, image_path: str) -> Picture:
         if image_path not in self.known:
-            self.known[image_path] = self._thumbnail(image_path)
+            path = self.root / image_path
+            try:
+                self.known[image_path] = thumbnail(open_as_seen(path), self.side_px)
+            except (UserError, ValueError) as error:  # ValueError: a NUL in the path
+                fault = str(error).replace(f"{path}: ", "", 1)
+                self.known[image_path] = Picture("", 0, 0, fault)
             self.bar.update()
         return self.known[image_path]
 
     def difference(self, image_path: str, other_path: str, mirrored: bool) -> Picture:
         """Return the difference picture of two images, aligned as in cleaning."""
+        paths = (image_path, other_path)
         try:
-            one, other = (
-                working(open_as_seen(self.root / path)) for path in (image_path, other_path)
-            )
+            one, other = (working(open_as_seen(self.root / path)) for path in paths)
         except (UserError, ValueError) as error:
             return Picture("", 0, 0, str(error))
         rest_HWC = difference_picture(one, other, mirrored)
         if rest_HWC is None:
             return Picture("", 0, 0, "the two images cannot be aligned")
         return _embedded(Image.fromarray(rest_HWC))
-
-    def _thumbnail(self, image_path: str) -> Picture:
-        path = self.root / image_path
-        try:
-            image = open_as_seen(path)
-        except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-            return Picture("", 0, 0, str(error).replace(f"{path}: ", "", 1))
-        return thumbnail(image, self.side_px)
 
 
 def thumbnail(image: Image.Image, side_px: int) -> Picture:

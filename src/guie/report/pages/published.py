@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -44,14 +45,14 @@ class Table(BaseModel):
     spreads: dict[str, list[float]] = {}
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Table:
+    def _check_lengths(self) -> Table:
         lengths = [(name, len(row)) for name, row in self.rows.items()]
         lengths += [(name, len(spread)) for name, spread in self.spreads.items()]
         for name, numbers in lengths:
             if numbers != len(self.columns):
                 raise ValueError(f"{name}: {numbers} numbers for {len(self.columns)} columns")
-        if strangers := self.spreads.keys() - self.rows.keys():
-            raise ValueError(f"spreads of {', '.join(sorted(strangers))}: no such row")
+        if unknown := self.spreads.keys() - self.rows.keys():
+            raise ValueError(f"spreads of {', '.join(sorted(unknown))}: no such row")
         return self
 
     @property
@@ -62,7 +63,7 @@ class Table(BaseModel):
     @property
     def covered(self) -> set[str]:
         """The domains that the table is about. Empty: it names none (the challenge's images)."""
-        return {*self.domains, *(of for _, of, _ in self.paths)} - OVER_ALL
+        return {*self.domains, *(domain for _, domain, _ in self.paths)} - OVER_ALL
 
 
 class Paper(BaseModel):
@@ -74,7 +75,7 @@ class Paper(BaseModel):
     tables: list[Table]
 
 
-class Beside(NamedTuple):
+class Compared(NamedTuple):
     """A table of a paper, and our models' rows in it, in percent; no row if none is comparable."""
 
     paper: str
@@ -82,6 +83,7 @@ class Beside(NamedTuple):
     ours: dict[str, list[float | None]]
 
 
+@cache
 def papers() -> list[Paper]:
     """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
     folder = files("guie.report").joinpath("published")
@@ -89,18 +91,18 @@ def papers() -> list[Paper]:
     return [Paper.model_validate(read_values(str(f)).plain) for f in found]
 
 
-def beside(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Beside]:
+def comparable_tables(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Compared]:
     """Return the published tables of the papers that our models can be compared with.
 
     If one table of a paper has a number of ours, the paper's other tables of the same protocol are
-    returned too, without rows of ours where nothing is comparable. See `_ours` for what is.
+    returned too, without rows of ours where nothing is comparable. See `_number` for what is.
 
     Args:
-        models: by name, the reports of `run_protocol`.
+        models: by name, one report of `run_protocol` per protocol.
     """
-    found: list[Beside] = []
+    found: list[Compared] = []
     for paper in papers():
-        tables = [Beside(paper.paper, table, _rows(models, table)) for table in paper.tables]
+        tables = [Compared(paper.paper, table, _rows(models, table)) for table in paper.tables]
         compared = {one.table.protocol for one in tables if one.ours}
         found += [one for one in tables if one.table.protocol in compared]
     return found
@@ -111,7 +113,7 @@ def _rows(
 ) -> dict[str, list[float | None]]:
     """Return our models' rows of one table, without those that have no number."""
     rows = {
-        name: [_ours(report, table, path) for path in table.columns.values()]
+        name: [_number(report, table, path) for path in table.columns.values()]
         for name, reports in models.items()
         for report in reports
         if report["protocol"] == table.protocol
@@ -119,28 +121,22 @@ def _rows(
     return {name: row for name, row in rows.items() if any(number is not None for number in row)}
 
 
-def _ours(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:
+def _number(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:
     """Return our number in percent, or None if there is no comparable one.
 
-    A shared index with a domain that the table lacks holds other images, so nothing of it compares.
-    A number over all domains compares only if our domains are the table's.
+    An index of several domains that has a domain which the table lacks holds other images, so nothing
+    of it compares. A number over all domains compares only if our domains are the table's.
     """
     if path is None:
         return None
-    name, of, metric = path
+    name, domain, metric = path
     part = report["parts"].get(name, {})
     domains = part.get("domains", {})
-    if _shares_index(table.protocol, name) and table.covered and domains.keys() - table.covered:
+    indexes = {part.name: part.index for part in PROTOCOLS[table.protocol].parts}
+    shared = indexes.get(name, "separate") != "separate"
+    if shared and table.covered and domains.keys() - table.covered:
         return None
-    if of not in OVER_ALL:
-        number = domains.get(of, {}).get(metric)
-    elif not table.covered or domains.keys() == table.covered:
-        number = part.get(of, {}).get(metric)
-    else:
-        number = None
+    if domain in OVER_ALL and table.covered and domains.keys() != table.covered:
+        return None
+    number = (part if domain in OVER_ALL else domains).get(domain, {}).get(metric)
     return None if number is None else PERCENT * number
-
-
-def _shares_index(protocol: str, name: str) -> bool:
-    """Return whether the part's domains are searched together."""
-    return any(part.name == name and part.index != "separate" for part in PROTOCOLS[protocol].parts)

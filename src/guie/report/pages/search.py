@@ -20,19 +20,19 @@ def answers_page(
     path: Path,
     root: Path,
     about: Mapping[str, Any],
-    asked: Sequence[tuple[str, Image.Image | None, Sequence[Any]]],
+    queries: Sequence[tuple[str, Image.Image | None, Sequence[Any]]],
 ) -> None:
     """Write a page of queries (name, image; a text has no image) and their neighbours.
 
     Args:
         about: `pictures`, `source`, `model` of the index, and `sure`, what a confidence means.
     """
-    queries = [
+    shown = [
         (name, thumbnail(picture, SIDE_PX).uri if picture else None, hits)
-        for name, picture, hits in asked
+        for name, picture, hits in queries
     ]
     with tqdm(desc="page", unit="img", disable=None) as bar:
-        values = {"asked": queries, "about": about, "picture": Pictures(root, bar)}
+        values = {"queries": shown, "about": about, "picture": Pictures(root, bar)}
         write_page(path, "answers.html.j2", values)
 
 

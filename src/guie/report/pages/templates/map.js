@@ -33,7 +33,7 @@ if (atlas) {
     part(".verdict").classList.toggle("wrong", !point.right);
     if (pictures) {
       const { path, label, answer_path, answer } = point;
-      part(".two").replaceChildren(picture("asked", path, label), picture("answer", answer_path, answer));
+      part(".two").replaceChildren(picture("query", path, label), picture("answer", answer_path, answer));
     }
     card.hidden = false;
     hint.hidden = true;
@@ -53,7 +53,7 @@ if (atlas) {
     return best;
   };
   // The nearest within a quarter turn of the arrow.
-  const beside = (dx, dy) => {
+  const inDirection = (dx, dy) => {
     const from = points[at] ?? { x: 500, y: 500 };
     let best = at, least = Infinity;
     points.forEach((point, i) => {
@@ -72,7 +72,7 @@ if (atlas) {
   atlas.addEventListener("click", (event) => keep(nearest(event)));
   atlas.addEventListener("keydown", (event) => {
     if (event.key in ARROWS) {
-      const i = beside(...ARROWS[event.key]);
+      const i = inDirection(...ARROWS[event.key]);
       if (i >= 0) show(i);
       event.preventDefault();
     } else if (event.key === "Enter" && at >= 0) keep(at);
