@@ -84,6 +84,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     config = load_config(args.config, MixConfig, args.set)
     # Imported here, so that the help and refusals come at once.
     from guie.curation import summary
+    from guie.curation.features import Job
     from guie.curation.mix import compute_part, curate
     from guie.curation.pipeline import refuse_inputs, refuse_overwriting
     from guie.data.datasets.finding import with_path
@@ -103,7 +104,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     words = ["python", "src/curate.py", "--config", args.config]
     words += [word for override in args.set for word in ("--set", override)]
     report = summary.CurationReport(config, " ".join(map(quoted, words)))
-    table, sidecar = curate(config, args.workers, report)
+    table, sidecar = curate(Job(config, args.workers, report))
     written = report.write(table)
     save_manifest(table, config.out, sidecar)  # last: an existing mix always has its report
     print(summary.render(written))

@@ -51,4 +51,4 @@ def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
 
 def pixels_of(table: pd.DataFrame, root: Path, workers: int = 1) -> Pixels:
     """What compares the images of a `known` table."""
-    return Pixels(root, workers, dict(zip(table["image_path"], table["pixels"], strict=True)))
+    return Pixels(root, workers, table)

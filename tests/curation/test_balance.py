@@ -10,18 +10,9 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.config.data import OutlierConfig, OversampleConfig
-from guie.curation.classes import (
-    apply_merges,
-    cap_diverse,
-    cap_first,
-    class_sums,
-    farthest_points,
-    find_outliers,
-    oversample,
-    robust_z,
-    suggest_merges,
-    unit,
-)
+from guie.curation.centroids import class_sums, find_outliers, robust_z, suggest_merges
+from guie.curation.classes import apply_merges, cap_diverse, cap_first, farthest_points, oversample
+from guie.curation.features import unit
 
 
 def rows(labels: list[str], split: str = "train", domain: str = "d") -> pd.DataFrame:

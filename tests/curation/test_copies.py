@@ -22,7 +22,7 @@ from guie.rows.comparison import content
 from guie.rows.hashes import hash_bytes, perceptual_hashes
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
-SURE |= {"grade": Grade.SURE, "said": False}
+SURE |= {"grade": Grade.SURE, "confirmed": False}
 
 
 def picture(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:

@@ -14,16 +14,14 @@ from PIL import Image
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.curation import summary
-from guie.curation.classes import (
-    apply_merges,
-    cap_large,
+from guie.curation.classes import apply_merges, cap_random, drop_rare
+from guie.curation.pipeline import combine, prefix_of
+from guie.curation.splits import (
     choose_test_classes,
-    drop_rare,
     held_out_classes,
     move_to_test,
     split_validation,
 )
-from guie.curation.pipeline import combine, prefix_of
 from guie.rows.checks import VERIFY, Checks
 
 
@@ -91,9 +89,9 @@ def cap_slowly(table: pd.DataFrame, most: int, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("most", [1, 3, 10, 1000])
 @pytest.mark.parametrize("seed", range(4))
-def test_cap_large_agrees_with_its_definition(seed, most):
+def test_cap_random_agrees_with_its_definition(seed, most):
     table = random_table(seed)
-    kept = cap_large(table, most, seed)
+    kept = cap_random(table, most, seed)
     assert kept["image_path"].tolist() == cap_slowly(table, most, seed)
     assert kept.index.tolist() == list(range(len(kept)))
 
@@ -101,25 +99,25 @@ def test_cap_large_agrees_with_its_definition(seed, most):
 def test_a_larger_cap_adds_to_what_a_smaller_one_keeps() -> None:
     """Few-shot mixes of 1, 2, 4, 8 images a class hold one another."""
     table = rows(["a"] * 20 + ["b"] * 5)
-    kept = [set(cap_large(table, most, seed=5)["image_path"]) for most in (1, 2, 4, 8)]
+    kept = [set(cap_random(table, most, seed=5)["image_path"]) for most in (1, 2, 4, 8)]
     assert all(small <= large for small, large in itertools.pairwise(kept))
     assert [len(images) for images in kept] == [2, 4, 8, 13]
 
 
 def test_cap_keeps_at_most_that_many_of_each_class_and_all_held_out_images():
     table = pd.concat([rows(["a"] * 9 + ["b"] * 2), rows(["t"] * 7, "test")], ignore_index=True)
-    kept = cap_large(table, 4, seed=0)
+    kept = cap_random(table, 4, seed=0)
     assert kept["label"].value_counts().to_dict() == {"a": 4, "b": 2, "t": 7}
 
 
 def test_cap_chooses_the_same_whatever_the_row_order_and_the_other_classes():
     table = rows(["a"] * 30 + ["b"] * 30)
-    chosen = set(cap_large(table, 5, seed=1).query("label == 'a'")["image_path"])
+    chosen = set(cap_random(table, 5, seed=1).query("label == 'a'")["image_path"])
     shuffled = table.sample(frac=1, random_state=0).reset_index(drop=True)
-    assert set(cap_large(shuffled, 5, seed=1).query("label == 'a'")["image_path"]) == chosen
+    assert set(cap_random(shuffled, 5, seed=1).query("label == 'a'")["image_path"]) == chosen
     alone = table[table["label"] == "a"].reset_index(drop=True)
-    assert set(cap_large(alone, 5, seed=1)["image_path"]) == chosen
-    assert set(cap_large(alone, 5, seed=2)["image_path"]) != chosen
+    assert set(cap_random(alone, 5, seed=1)["image_path"]) == chosen
+    assert set(cap_random(alone, 5, seed=2)["image_path"]) != chosen
 
 
 def test_draws_are_those_of_every_machine_and_version():
@@ -281,7 +279,7 @@ def test_verify_gives_sizes_as_seen_and_reasons(tmp_path):
 def test_losses_count_classes_that_lost_their_last_image():
     table = rows(["a"] * 5 + ["b"] * 2 + ["c"])
     stages = {"read": table, "min_images": drop_rare(table, 2)}
-    stages["max_images"] = cap_large(stages["min_images"], 3, 0)
+    stages["max_images"] = cap_random(stages["min_images"], 3, 0)
     losses = summary.losses(stages)
     assert losses == {
         "d": {"min_images": {"classes": 1, "images": 1}, "max_images": {"classes": 0, "images": 2}}

@@ -20,9 +20,10 @@ from guie.config import MixConfig, RunConfig, config_from
 from guie.config.data import SelectionConfig
 from guie.config.loading import to_yaml
 from guie.config.types import Name
-from guie.curation import mix as mix_steps
 from guie.curation.duplicates.comparing import EACH
-from guie.curation.mix import FullTraining
+from guie.curation.evaluators import FullTraining
+from guie.curation.features import Job
+from guie.curation.selection import select_rows
 from guie.curation.summary import CurationReport
 from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
 from guie.data.manifest.reading import read_sidecar
@@ -239,7 +240,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(
     selection = SelectionConfig(evaluator="full", full=str(tmp_path / "judge.yaml"))
     declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
     rows = pd.DataFrame([row])
-    score = FullTraining(rows, selection, config, declared).score(rows, mix, 3)
+    score = FullTraining(rows, selection, config, declared).score(rows, 3, mix)
     assert score.value == 0.5
 
 
@@ -272,8 +273,8 @@ def judged(folder: Path, metric: str = "r_at_1", label: str = "cars/0", **change
     ]
     table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
     table.loc[0, "label"] = label
-    report = CurationReport(config, "")
-    mix_steps.select_rows(table.assign(source=0), config.selection, config, 1, report, Sidecar())
+    job = Job(config, 1, CurationReport(config, ""))
+    select_rows(table.assign(source=0), config.selection, job, Sidecar())
 
 
 def test_scores_of_whole_trainings_belong_to_their_metric_and_config(

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from guie.config.data import ProxyEvaluatorConfig, SelectionRule
 from guie.config.model import HeadConfig
-from guie.curation.proxy import Proxy
+from guie.curation.evaluators import Proxy
 from guie.curation.selection import Evaluations, candidates_of, mix_name, mix_rows, search
 from guie.evaluation.validation import quick_scores
 

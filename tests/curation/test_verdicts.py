@@ -73,7 +73,7 @@ def test_a_word_for_a_copy_drops_what_no_pixel_told(folders, capsys):
     left = mixed(folders, "clean.share_max=0.5")
     assert len(left) == 13 and not left["image_path"].str.contains("02|03").any()
     found = pd.read_csv(folders / "mix.findings.csv")
-    assert found.loc[found["said"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
+    assert found.loc[found["confirmed"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
     lines = (folders / "mix.verdicts.csv").read_text().splitlines()
     assert any(line.startswith(elsewhere) for line in lines) and len(lines) == 4
     said = (

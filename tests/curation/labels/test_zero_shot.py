@@ -16,17 +16,14 @@ from guie.base.errors import UserError
 from guie.config.data import ClipConfig, DomainShares, PseudoLabelConfig
 from guie.curation import pseudo_labels as zero_shot
 from guie.curation.pseudo_labels import (
-    Guesses,
     contradicted,
     fit_scale,
     guess,
     least_confidence,
-    match_shares,
+    most_certain,
     precision_curve,
-    relabelled,
-    sure,
-    wilson_bound,
 )
+from guie.curation.shares import match_shares
 from guie.evaluation import text
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -52,6 +49,7 @@ def rows(labels, domain: str = "cars", split: str = "train") -> pd.DataFrame:
     )
 
 
+LETTERS = list("abcde")
 LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 
 
@@ -59,55 +57,46 @@ LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 def test_guesses_agree_with_a_softmax_spelt_out(monkeypatch, block):
     monkeypatch.setattr(zero_shot, "BLOCK_LOGITS", block)  # 12: two images at a time
     emb_ND, text_CD = units(7, 8, seed=0), units(5, 8, seed=1)
-    found = guess(emb_ND, text_CD, 20.0)
+    found = guess(emb_ND, text_CD, 20.0, LETTERS)
     for n, emb_D in enumerate(emb_ND):
         weights = [math.exp(20 * sum(map(float, emb_D * text_D))) for text_D in text_CD]
         shares = sorted((w / sum(weights) for w in weights), reverse=True)
-        assert found.first_N[n] == weights.index(max(weights))
-        assert found.confidence_N[n] == pytest.approx(shares[0], rel=1e-4)
-        assert found.margin_N[n] == pytest.approx(shares[0] - shares[1], rel=1e-3, abs=1e-6)
+        assert found["label"][n] == LETTERS[weights.index(max(weights))]
+        assert found["confidence"][n] == pytest.approx(shares[0], rel=1e-4)
+        assert found["margin"][n] == pytest.approx(shares[0] - shares[1], rel=1e-3, abs=1e-6)
 
 
 def test_half_precision_embeddings_are_enough():
     emb_ND, text_CD = units(50, 8, seed=0), units(5, 8, seed=1)
-    half = guess(emb_ND.astype(np.float16), text_CD, 20.0)
-    assert (half.first_N == guess(emb_ND, text_CD, 20.0).first_N).all()
-    assert half.confidence_N.dtype == np.float32
+    half = guess(emb_ND.astype(np.float16), text_CD, 20.0, LETTERS)
+    assert (half["label"] == guess(emb_ND, text_CD, 20.0, LETTERS)["label"]).all()
+    assert half["confidence"].dtype == np.float32
 
 
-def test_sure_applies_each_threshold():
-    found = Guesses(
-        np.array([0, 0, 1, 1]), np.array([0.9, 0.5, 0.6, 0.4]), np.array([0.8, 0, 0.5, 0])
-    )
-    assert sure(found).tolist() == [True] * 4
-    assert sure(found, min_confidence=0.5).tolist() == [True, True, True, False]
-    assert sure(found, min_margin=0.5).tolist() == [True, False, True, False]
+def certain(found: pd.DataFrame, **limits) -> list[int]:
+    return most_certain(found, **limits).index.tolist()
 
 
-def test_sure_keeps_the_most_confident_of_each_class():
-    first = np.array([0, 1, 0, 0, 1, 2])
-    confidence = np.array([0.5, 0.9, 0.8, 0.7, 0.95, 0.1])
-    found = Guesses(first, confidence, confidence)
-    assert sure(found, max_images=1).tolist() == [False, False, True, False, True, True]
-    assert sure(found, max_images=2).tolist() == [False, True, True, True, True, True]
-    assert sure(found, min_confidence=0.6, max_images=3).tolist() == [False, *[True] * 4, False]
+def test_guesses_reach_each_threshold():
+    found = pd.DataFrame({"confidence": [0.9, 0.5, 0.6, 0.4], "margin": [0.8, 0, 0.5, 0]})
+    found["label"] = list("aabb")
+    assert certain(found) == [0, 1, 2, 3]
+    assert certain(found, min_confidence=0.5) == [0, 1, 2]
+    assert certain(found, min_margin=0.5) == [0, 2]
 
 
-def test_relabelled_rows_are_told_apart():
-    table = rows(["cars/all"] * 3).set_index(pd.Index([4, 7, 9]))
-    found = Guesses(np.array([0, 2, 1]), np.ones(3), np.ones(3))
-    new = relabelled(table, found, np.array([True, True, False]), LABELS)
-    assert new.index.tolist() == [4, 7]
-    assert new["label"].tolist() == ["cars/sedan", "toys/doll"]
-    assert new["domain"].tolist() == ["cars", "toys"]
-    assert set(new["label_source"]) == {"clip"}
+def test_the_most_confident_of_each_class_are_kept():
+    found = pd.DataFrame({"label": list("abaabc"), "confidence": [0.5, 0.9, 0.8, 0.7, 0.95, 0.1]})
+    found["margin"] = found["confidence"]
+    assert certain(found, max_images=1) == [2, 4, 5]
+    assert certain(found, max_images=2) == [1, 2, 3, 4, 5]
+    assert certain(found, min_confidence=0.6, max_images=3) == [1, 2, 3, 4]
 
 
-def test_contradicted_spares_labels_that_could_not_be_guessed():
-    table = rows(["cars/sedan", "cars/sedan", "cars/bus|cars/sedan", "cars/van", "cars/bus"])
-    found = Guesses(np.array([0, 1, 0, 0, 0]), np.ones(5), np.ones(5))
-    sure_N = np.array([True, True, True, True, False])
-    assert contradicted(table, found, sure_N, LABELS).tolist() == [False, True, False, False, False]
+def test_a_label_that_could_not_be_guessed_is_not_contradicted():
+    own = pd.Series(["cars/sedan", "cars/sedan", "cars/bus|cars/sedan", "cars/van", "cars/bus"])
+    guessed = pd.Series([LABELS[n] for n in (0, 1, 0, 0)])
+    assert contradicted(own, guessed, LABELS) == [1]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +135,8 @@ def test_calibration_lowers_its_error():
     truth_N = drawn_labels(emb_ND @ text_CD.T, scale=8.0, seed=2)
     errors = {}
     for scale in (8.0, 100.0):
-        found = guess(emb_ND, text_CD, scale)
-        errors[scale] = abs(found.confidence_N.mean() - (found.first_N == truth_N).mean())
+        found = guess(emb_ND, text_CD, scale, range(6))
+        errors[scale] = abs(found["confidence"].mean() - (found["label"] == truth_N).mean())
     assert errors[8.0] < 0.03 and errors[100.0] > 0.3
 
 
@@ -179,7 +168,8 @@ def test_threshold_needs_evidence():
 
 def test_wilson_bound_of_a_textbook():
     # 10 of 10: z2 = 2.706, bound = 10 / (10 + z2)
-    assert wilson_bound(np.array([1.0]), np.array([10]))[0] == pytest.approx(10 / 12.706, rel=1e-3)
+    curve = precision_curve(np.ones(10), np.ones(10, bool))
+    assert curve["at_least"].iloc[0] == pytest.approx(10 / 12.706, rel=1e-3)
 
 
 def mixed() -> pd.DataFrame:

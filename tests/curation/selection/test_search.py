@@ -12,11 +12,11 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.config.data import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
+from guie.curation.evaluators import Score
 from guie.curation.selection import (
     BudgetSpent,
     Candidate,
     Evaluations,
-    Score,
     Step,
     candidates_of,
     gains,

@@ -31,7 +31,7 @@ def finding(kind: str, similarity: float, action: str = "dropped", **more) -> di
     values |= {"image_path": "0.jpg", "other_path": "1.jpg", "split": "train", "distance": 3.0}
     values |= {"other_split": "train", "kind": kind, "similarity": similarity, "action": action}
     values |= {"copy": "near", "difference": 1 - similarity, "limit": 0.6, "labels": 0}
-    values |= {"sure": True, "said": False}
+    values |= {"sure": True, "confirmed": False}
     return values | more
 
 

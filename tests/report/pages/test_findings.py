@@ -54,7 +54,7 @@ def test_a_placeholder_leaves_room_for_other_pairs(written):
 def test_a_find_is_explained_by_what_differs_and_by_the_numbers(written, table):
     near = finding("leak", 0.98, difference=0.123, limit=0.456, distance=7)
     doubtful = finding("conflict", 0.9, "reported", difference=0.5, sure=False, other_path="2.jpg")
-    message = [finding("conflict", 0.9, said=True), finding("exact duplicate", 1.0, copy="exact")]
+    message = [finding("conflict", 0.9, confirmed=True), finding("exact duplicate", 1.0, copy="exact")]
     placeholder = finding("placeholder", 1.0, copy="exact", labels=17)
     page = Page(written(findings=pd.DataFrame([near, doubtful, *message, placeholder])))
     text = " ".join(page.text)
