@@ -22,7 +22,7 @@ from common import arguments, real_benchmark, show, show_frame
 from guie.base.devices import make_accelerator
 from guie.base.errors import run
 from guie.config.data import OutlierConfig
-from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
+from guie.curation.centroids import LEAST, class_cosines, robust_z, suggest_merges
 from guie.data.manifest.reading import memberships
 from guie.models import open_model
 from guie.rows.embedding import stored_features

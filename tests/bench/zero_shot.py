@@ -18,13 +18,7 @@ from common import arguments, show
 from guie.base.devices import make_accelerator
 from guie.base.errors import run
 from guie.config.data import ClipConfig
-from guie.curation.pseudo_labels import (
-    fit_scale,
-    guess,
-    least_confidence,
-    precision_curve,
-    sure,
-)
+from guie.curation.pseudo_labels import fit_scale, guess, least_confidence, precision_curve
 from guie.data.manifest import load_manifest
 from guie.evaluation.text import class_texts
 from guie.models import open_model
@@ -50,19 +44,21 @@ def calibration_error(confidence_N: np.ndarray, right_N: np.ndarray, bins: int =
 def measure(emb_ND: np.ndarray, truth_N: np.ndarray, text_CD: np.ndarray, scale: float) -> None:
     """Print accuracy, calibration, and what thresholds chosen on one half keep of the other."""
     half_N = np.random.default_rng(0).random(len(emb_ND)) < 0.5
+    places = range(len(text_CD))
     fitted = fit_scale(emb_ND[half_N] @ text_CD.T, truth_N[half_N], scale)
     for name, value in (("CLIP's own", scale), ("calibrated", fitted)):
-        found = guess(emb_ND[~half_N], text_CD, value)
-        right_N = found.first_N == truth_N[~half_N]
-        error = calibration_error(found.confidence_N, right_N)
+        found = guess(emb_ND[~half_N], text_CD, value, places)
+        right_N = (found["label"] == truth_N[~half_N]).to_numpy()
+        error = calibration_error(found["confidence"].to_numpy(), right_N)
         print(f"{name} scale {value:.1f}: accuracy {right_N.mean():.3f}, its error {error:.3f}")
-    sample = guess(emb_ND[half_N], text_CD, fitted)
-    curve = precision_curve(sample.confidence_N, sample.first_N == truth_N[half_N])
+    sample = guess(emb_ND[half_N], text_CD, fitted, places)
+    right = (sample["label"] == truth_N[half_N]).to_numpy()
+    curve = precision_curve(sample["confidence"].to_numpy(), right)
     rows = []
     for wanted in (0.6, 0.7, 0.8, 0.9, 0.95):
         least = least_confidence(curve, wanted)
         if least is not None:
-            kept_N = sure(found, min_confidence=least)
+            kept_N = (found["confidence"] >= least).to_numpy()
             rows.append((wanted, least, right_N[kept_N].mean(), kept_N.mean()))
     show(["wanted", "min_confidence", "precision", "coverage"], rows)
 
