@@ -111,7 +111,9 @@ def test_like_classes_of_two_datasets_are_suggested():
         "e/0": ["f/0", "e", "f", 4, 7, "e/0/0"],
         "h/0": ["g/0", "h", "g", 2, 2, "h/0/27"],
     }
-    means = [unit(features_ND[table["label"] == label].mean(axis=0)[None]) for label in ("e/0", "f/0")]
+    means = [
+        unit(features_ND[table["label"] == label].mean(axis=0)[None]) for label in ("e/0", "f/0")
+    ]
     assert found["similarity"]["e/0"] == pytest.approx(float((means[0] * means[1]).sum()), abs=1e-6)
     assert suggest_merges(table, 0.999, embedder(table, features_ND)).empty
     same = table.assign(dataset="one")

@@ -130,7 +130,9 @@ def test_every_alteration_is_used_alike_and_workers_change_nothing(folder, monke
     chosen = np.arange(3 * EACH).reshape(3, EACH)  # image 0 has the first three, and so on
     ends = [picture(number % 4, (60 + number, 50)) for number in range(3)]
     expected = [
-        apart(image, ALTERATIONS[n](image)) for image, own in zip(ends, chosen, strict=True) for n in own
+        apart(image, ALTERATIONS[n](image))
+        for image, own in zip(ends, chosen, strict=True)
+        for n in own
     ]
     assert len(images) * EACH == len(ALTERATIONS)
     assert pixels(folder).altered(NAMES[:3]) == pytest.approx(expected, abs=1e-4)

@@ -174,7 +174,11 @@ def test_a_placeholder_is_named_and_dropped_from_all_its_labels():
     config = CleaningConfig(leaks="drop_train")
     cleaned = clean(placeholders(), config, evidence(no_features))
     found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
-    assert shown(found) == ["p0 p1 dropped", *(f"p{n} p0 dropped" for n in (1, 2, 3)), "p4 p0 reported"]
+    assert shown(found) == [
+        "p0 p1 dropped",
+        *(f"p{n} p0 dropped" for n in (1, 2, 3)),
+        "p4 p0 reported",
+    ]
     assert (found["labels"] == 5).all() and found["other_label"].tolist() == ["c1", *["c0"] * 4]
     assert set(found["copy"]) == {"exact"} and set(found["other_split"]) == {"train"}
     assert not (cleaned.findings["kind"] == "leak").any(), "it is no leak besides"

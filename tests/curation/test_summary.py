@@ -59,7 +59,10 @@ def test_verify_gives_sizes_as_seen_and_reasons(tmp_path):
     assert found.loc["turned.jpg"].tolist() == [4, 8, "", "EXIF turn"]
     assert found.loc["plain.png"].tolist() == [8, 4, "", ""]
     assert "not a readable image" in found["reason"]["text.jpg"]
-    assert found["reason"].tolist()[3:] == ["no such image", "a link that leaves the source's folder"]
+    assert found["reason"].tolist()[3:] == [
+        "no such image",
+        "a link that leaves the source's folder",
+    ]
     assert not found["reason"].str.contains(str(tmp_path)).any(), "reasons name no folder"
 
 
