@@ -43,10 +43,10 @@ EACH = 3  # altered copies of an image
 
 
 class Pixels:
-    """Differences between images of a folder, measured by `rows.comparison.compare`.
+    """Differences between images of a folder, from `rows.comparison.compare`.
 
     Args:
-        table: image_path and `pixels`, the digest of each image, by which the results are stored.
+        table: image_path and `pixels`, the digest of each image; the results are stored by digest.
     """
 
     def __init__(self, root: Path, workers: int, table: pd.DataFrame):

@@ -17,8 +17,8 @@ from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
 from guie.rows.hashes import Hashes
 
-# distance is in bits of the perceptual hash, similarity a cosine, difference from `rows.comparison.compare`;
-# the limits are of a certain copy and of any copy; a person's verdict may have confirmed a pair.
+# distance: bits of the perceptual hash; similarity: cosine; difference: from `rows.comparison.compare`.
+# sure_limit, copy_limit: of a certain copy, and of any copy. confirmed: by a person's verdict.
 MEASURES = {
     "distance": "int64",
     "similarity": "float64",
