@@ -48,7 +48,8 @@ def chained(*pairs: tuple[int, int], images: str, grade: Grade = Grade.SURE) -> 
     """Links between pictures 0, 1, ... of these images, of equal strength in the order given."""
     both = [end for one, other in pairs for end in ((one, other), (other, one))]
     near = pd.DataFrame(both, columns=["picture", "other"])
-    near = near.assign(**dict.fromkeys(MEASURES, 0.1)).assign(grade=grade).astype(NEAR)
+    measures = dict.fromkeys(MEASURES, 0) | {"sure_limit": 0.2, "copy_limit": 0.3, "grade": grade}
+    near = near.assign(**measures).astype(NEAR)
     return Links(pd.Series(range(len(images)), list(images)), near, pd.DataFrame())
 
 
@@ -146,7 +147,9 @@ def test_a_chain_loses_only_copies_of_an_image_that_stays():
     """a ~ b ~ c ~ d, but a and c are no copies: b goes for a, d for c."""
     table = rows("a x train 1", "b x train 2", "c x train 3", "d x train 4")
     chain = chained((0, 1), (1, 2), (2, 3), images="abcd")
-    assert shown(find_duplicates(table, chain, BOTH)) == ["b a dropped", "d c dropped"]
+    found = find_duplicates(table, chain, BOTH)
+    assert shown(found) == ["b a dropped", "d c dropped"]
+    assert found["limit"].tolist() == [0.3, 0.3] and set(found["kind"]) == {"near duplicate"}
     star = chained((2, 1), (2, 0), images="abc")
     found = find_duplicates(table.head(3), star, {"exact": "drop", "near": "report"})
     assert shown(found) == ["c a reported"], "the first of several copies is named"
@@ -158,6 +161,7 @@ def test_doubtful_copies_are_reported_for_images_that_stay():
     doubtful = Links(pd.Series([0, 1, 2, 2, 3], table["image_path"]), doubtful.near, pd.DataFrame())
     leaks = find_leaks(table, doubtful, "drop_train").set_index("image_path")
     assert leaks["sure"].to_dict() == {"a": False, "c": True}
+    assert leaks["limit"].to_dict() == {"a": 0.2, "c": 0.0}, "equal pictures have no difference"
     assert leaks["action"].to_dict() == {"a": "reported", "c": "dropped"}
     conflicts = find_conflicts(table, doubtful, "keep_first")
     assert shown(conflicts) == ["a b reported", "b a reported"] and not conflicts["sure"].any()

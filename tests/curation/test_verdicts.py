@@ -115,8 +115,9 @@ def test_verdicts_change_pairs_of_pictures():
     pairs = pd.DataFrame({"first": [0, 1, 2], "second": [1, 2, 3], "grade": Grade.NEAR})
     pairs = pairs.assign(confirmed=False, difference=0.2)
     given = verdicts_on(
-        ("b", "c", "copy"), ("c", "d", "copy"), ("d", "c", "not a copy"), ("e", "d", "copy"),
-        ("a", "e", "copy"), ("a", "b", ""), ("x", "a", "copy"), ("a", "c", "not a copy"),
+        ("b", "c", "copy"), ("c", "d", "copy"), ("d", "c", "not a copy"),
+        ("a", "d", "not a copy"), ("e", "d", "copy"), ("a", "e", "copy"), ("a", "b", ""),
+        ("x", "a", "copy"), ("a", "c", "not a copy"),
     )  # fmt: skip
     found = given.applied(pairs, pictures)
     columns = ["first", "second", "grade", "confirmed"]

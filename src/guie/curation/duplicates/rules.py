@@ -219,8 +219,9 @@ def _findings(table: pd.DataFrame, links: Links, grade: Grade, rule: Rule) -> pd
     """Return the findings by links of at least the grade; doubtful ones, as reported, for other images."""
 
     def found(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
-        pairs = rule(*_sides(table, links), certain)
-        return pd.concat([_as_table(some, links) for some in pairs]).assign(sure=certain)
+        trained, held = _sides(table, links)
+        tables = [_as_table(pairs, links) for pairs in rule(trained, held, certain)]
+        return pd.concat(tables).assign(sure=certain)
 
     certain, below = found(table, links.of(grade), True), links.of(grade, below=True)
     # Images that go need no further findings
