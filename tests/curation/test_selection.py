@@ -273,11 +273,14 @@ def test_noise_is_not_taken_for_gain():
 
 
 def test_a_gain_beyond_the_noise_is_found():
-    rule = SelectionRule(seeds=4, confirm_seeds=4)
-    steps = list(select(candidates("abd"), additive(size=0.01), rule))
+    rule, scores = SelectionRule(seeds=4, confirm_seeds=16), additive(size=0.01)
+    steps = list(select(candidates("abd"), scores, rule))
     assert names(steps) == ["+a", "+b"]
     assert steps[1].gain == pytest.approx(0.1, abs=0.03)
-    assert 0.002 < steps[1].standard_error < 0.02
+    mix, screen = steps[0].mix, range(20, 24)  # after the seeds of the first step
+    tried = [scores(mix | {one}, screen) - scores(mix, screen) for one in candidates("bd")]
+    # Confirmed on four times as many seeds
+    assert steps[1].standard_error == pytest.approx(standard_error(tried) / 2)
 
 
 def test_the_gain_is_of_the_confirmation_seeds():
