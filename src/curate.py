@@ -84,6 +84,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     config = load_config(args.config, MixConfig, args.set)
     # Imported here, so that the help and refusals come at once.
     from guie.curation import summary
+    from guie.curation.features import Job
     from guie.curation.mix import compute_part, curate
     from guie.curation.pipeline import refuse_inputs, refuse_overwriting
     from guie.data.datasets.finding import with_path
@@ -103,7 +104,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     words = ["python", "src/curate.py", "--config", args.config]
     words += [word for override in args.set for word in ("--set", override)]
     report = summary.CurationReport(config, " ".join(map(quoted, words)))
-    table, sidecar = curate(config, args.workers, report)
+    table, sidecar = curate(Job(config, args.workers, report))
     written = report.write(table)
     save_manifest(table, config.out, sidecar)  # last: an existing mix always has its report
     print(summary.render(written))
@@ -128,40 +129,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--config", help="YAML file, see configs/demo/mix.yaml and configs/mixes/")
     what.add_argument("--list", action="store_true", help="list the data sets in input/")
     what.add_argument("--manifest", help="only write the shards of this manifest, see --shards")
-    what.add_argument(
-        "--index-shards", type=Path, metavar="DIR", help="write the index of WebDataset tars"
-    )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
-    )
-    parser.add_argument(
-        "--workers",
-        type=arguments.count,
-        default=usable_cores(),
-        help="decoding processes (default: cores)",
-    )
-    parser.add_argument(
-        "--shard",
-        type=arguments.shard,
-        metavar="N/M",
-        help="only compute part N of M, counted from 0",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="DIR",
-        help="folder of computed rows, also s3://... (default: the cache, and the mix's features)",
-    )
-    parser.add_argument("--root", help="folder of --manifest's images; default: the manifest's")
-    parser.add_argument(
-        "--shards", type=Path, metavar="DIR", help="also write tars and DIR/index.parquet"
-    )
-    parser.add_argument(
-        "--shard-mb", type=float, default=256.0, help="megabytes a tar, at most (default: 256)"
-    )
-    parser.add_argument("--domain", help="domain of --index-shards")
-    parser.add_argument(
-        "--split", choices=("train", "val", "test"), default="train", help="split of --index-shards"
-    )
+    of_tars = "write the index of WebDataset tars"
+    what.add_argument("--index-shards", type=Path, metavar="DIR", help=of_tars)
+    add = parser.add_argument
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key")
+    cores = "decoding processes (default: cores)"
+    add("--workers", type=arguments.count, default=usable_cores(), help=cores)
+    one_part = "only compute part N of M, counted from 0"
+    add("--shard", type=arguments.shard, metavar="N/M", help=one_part)
+    rows = "folder of computed rows, also s3://... (default: the cache, and the mix's features)"
+    add("--store", metavar="DIR", help=rows)
+    add("--root", help="folder of --manifest's images; default: the manifest's")
+    add("--shards", type=Path, metavar="DIR", help="also write tars and DIR/index.parquet")
+    add("--shard-mb", type=float, default=256.0, help="megabytes a tar, at most (default: 256)")
+    add("--domain", help="domain of --index-shards")
+    splits = ("train", "val", "test")
+    add("--split", choices=splits, default="train", help="split of --index-shards")
     arguments.add_engine(parser)
     arguments.add_check_content(parser)
     args = parser.parse_args(argv)

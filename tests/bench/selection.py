@@ -29,12 +29,11 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, run
 from guie.base.files import replacing, write_json
 from guie.config.data import ProxyEvaluatorConfig, SelectionRule
-from guie.curation.proxy import Proxy
+from guie.curation.evaluators import Proxy, Score
 from guie.curation.selection import (
     Candidate,
     Evaluations,
     Mix,
-    Score,
     candidates_of,
     gains,
     mix_name,

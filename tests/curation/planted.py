@@ -42,13 +42,13 @@ def plant(table: pd.DataFrame, root: Path, folder: str, every: int) -> pd.DataFr
 
 
 def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
-    """The table with what each image is known by."""
+    """The table with the fingerprints of each image."""
     checks = Checks(FINGERPRINTS, root, table["image_path"].unique())
-    checks.fill(workers, "known")
+    checks.fill(workers, "fingerprints")
     prints = checks.table().reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)
 
 
 def pixels_of(table: pd.DataFrame, root: Path, workers: int = 1) -> Pixels:
-    """What compares the images of a `known` table."""
-    return Pixels(root, workers, dict(zip(table["image_path"], table["pixels"], strict=True)))
+    """The comparison of the images of a `known` table."""
+    return Pixels(root, workers, table)

@@ -1,4 +1,4 @@
-"""Stand-ins for what cleaning asks about pictures, where a test has none."""
+"""Stand-ins for the measurements of pictures, where a test has no pictures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Differences(NamedTuple):
         return np.linspace(0, 0.1, 3 * len(paths))
 
 
-ALIKE = Differences()  # whatever has features alike is a copy beyond doubt
+ALIKE = Differences()  # pictures with similar features are copies beyond doubt
 
 
 def evidence(embed: Callable) -> Evidence:
-    """What is a copy, features decide."""
+    """Evidence by features alone."""
     return Evidence(embed, ALIKE)

@@ -1,4 +1,4 @@
-"""curate.py from the outside: configs in, a legal mix and an honest summary out."""
+"""Runs of curate.py: which rows a config leaves, and what the summary says of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from curate_runs import REPOSITORY, draw_folder, folder, run
 from PIL import Image
 
 import curate
-from guie.config import MixConfig, load_config
 from guie.config.loading import real_root
 from guie.data.manifest import load_manifest
 from guie.rows.checks import Checks
@@ -41,21 +40,16 @@ def test_workers_change_no_byte_and_the_seed_the_choice(place):
     config = {"sources": [folder()], "max_images": 3, "val_fraction": 0.5}
     contents, chosen = [], []
     for seed, workers in ((0, "1"), (0, "2"), (1, "1")):
-        table, _ = run({**config, "seed": seed}, "--workers", workers)
+        table, summary = run(
+            {**config, "seed": seed}, "--workers", workers, "--set", "min_images=3"
+        )
+        assert set(table["label"]) == {"toys/car", "toys/cat", "toys/bus"}
         chosen.append(table["image_path"].tolist())
         contents.append([Path(f"input/mix{end}").read_bytes() for end in (".csv", ".summary.json")])
     assert contents[0] == contents[1]
     assert chosen[0] == chosen[1] != chosen[2]
-
-
-def test_overrides_are_applied_and_recorded(place):
-    table, summary = run(
-        {"sources": [folder()]}, "--set", "min_images=5", "--set", "val_fraction=0"
-    )
-    assert table["label"].value_counts().to_dict() == {"toys/car": 9, "toys/cat": 5}
-    assert summary["command"] == (
-        "python src/curate.py --config mix_config.yaml --set min_images=5 --set val_fraction=0"
-    )
+    words = "python src/curate.py --config mix_config.yaml --set min_images=3"
+    assert summary["command"] == words
 
 
 def test_limits_of_a_source_come_before_those_of_the_mix(place):
@@ -69,17 +63,6 @@ def test_limits_of_a_source_come_before_those_of_the_mix(place):
         "more/cup": 8,
         "more/pen": 2,
     }
-
-
-def test_shares_are_met(place):
-    draw_folder(place / "input/more", {"pen": 3, "cup": 2})
-    draw_folder(place / "input/none", {"a": 4})
-    others = [
-        {"kind": "folder", "path": f"input/{name}", "domain": name} for name in ("more", "none")
-    ]
-    shares = {"shares": {"more": 1, "toys": 2}}
-    table, _ = run({"sources": [folder(), *others], "shares": shares, "val_fraction": 0.0})
-    assert table.groupby("domain").size().to_dict() == {"more": 5, "toys": 10}
 
 
 def test_held_out_folder_is_neither_filtered_nor_split(place):
@@ -112,6 +95,10 @@ def test_test_fraction_cuts_classes_before_every_other_rule(place):
     rules = {"min_images": 6, "max_images": 7, "clean": {"cap": "first", "near": None}}
     other, _ = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.0, **rules})
     assert set(other.loc[other["split"] == "test", "image_path"]) == set(test["image_path"])
+    merge = {"near": None, "merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
+    merged, _ = run({"sources": [more], "test_fraction": 0.5, "clean": merge})
+    assert "more/c2" not in set(merged["label"])
+    assert (merged.groupby("label")["split"].nunique() == 1).all(), "merged classes move together"
     another, _ = run({"sources": [more], "test_fraction": 0.3, "seed": 1})
     assert set(another.loc[another["split"] == "test", "label"]) != set(test["label"])
 
@@ -127,16 +114,6 @@ def test_test_fraction_leaves_domains_that_bring_a_test_split(place):
     assert len(tested) == 3
 
 
-def test_merged_classes_go_to_test_together(place):
-    """Else cleaning would move a test class into a train class."""
-    draw_folder(place / "input/more", {f"c{n}": 4 for n in range(6)})
-    more = {"kind": "folder", "path": "input/more", "domain": "more"}
-    merge = {"near": None, "merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
-    table, _ = run({"sources": [more], "test_fraction": 0.5, "clean": merge})
-    assert "more/c2" not in set(table["label"])
-    assert (table.groupby("label")["split"].nunique() == 1).all()
-
-
 def test_without_verify_no_image_is_opened_and_paths_start_from_the_root(place, capsys):
     table, summary = run(
         {"sources": [folder()], "verify": False, "root": ".", "out": "mixes/mix.parquet"}
@@ -145,15 +122,6 @@ def test_without_verify_no_image_is_opened_and_paths_start_from_the_root(place, 
     assert table["image_path"].str.startswith("input/toys/").all()
     assert summary["dropped_files"] == [] and "width" not in table
     assert "pass it to other commands as --root" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "path", sorted(REPOSITORY.glob("configs/mix_*.yaml")), ids=lambda p: p.name
-)
-def test_configs_of_the_repository_are_valid(path, monkeypatch, tmp_path):
-    monkeypatch.setenv("GUIE_REAL", str(tmp_path))
-    config = load_config(path, MixConfig)
-    assert config.name == path.stem and Path(config.out).stem == path.stem
 
 
 @pytest.mark.real
@@ -168,18 +136,18 @@ def test_real_mix_has_the_published_counts(tmp_path):
 
 
 @pytest.mark.parametrize("clean", [None, {}])
-def test_training_does_not_decode_again_what_curation_has(place, monkeypatch, clean):
+def test_training_does_not_decode_again(place, monkeypatch, clean):
     run({"sources": [folder()], "clean": clean})
     manifest = load_manifest("input/mix.csv")
     trained = manifest.table[manifest.table["split"] == "train"]
-    asked, fill = [], Checks.fill
+    decoded, fill = [], Checks.fill
 
     def counted(checks, *settings):
-        asked.extend(checks.paths[checks.missing()])
+        decoded.extend(checks.paths[checks.missing()])
         return fill(checks, *settings)
 
     monkeypatch.setattr(Checks, "fill", counted)
-    assert find_unreadable(trained, manifest.root, 1).empty and not asked
+    assert find_unreadable(trained, manifest.root, 1).empty and not decoded
     manifest.file(trained["image_path"].iloc[0]).touch()
     assert find_unreadable(trained, manifest.root, 1).empty
-    assert asked == trained["image_path"].tolist()[:1]
+    assert decoded == trained["image_path"].tolist()[:1]

@@ -148,8 +148,8 @@ def draw_revisited(root: Path, name: str) -> Path:
     return root / name
 
 
-def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys):
-    """One manifest serves easy, medium and hard; what a dropped image was graded goes with it."""
+def test_grades_and_boxes_of_several_sources_are_written_next_to_the_mix(place, capsys):
+    """One manifest serves easy, medium and hard; the grades of a dropped image go too."""
     folders = {name: draw_revisited(place / "input", name) for name in ("roxford5k", "rparis6k")}
     (folders["rparis6k"] / "jpg/rparis6k_0.jpg").write_bytes(b"no picture")
     sources = [{"kind": n, "path": str(p), "partial": True} for n, p in folders.items()]
@@ -162,7 +162,7 @@ def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys)
     assert grades["grade"].value_counts().to_dict() == {"hard": 6, "junk": 3, "easy": 1}
     assert boxes["image_path"].tolist() == [f"{n}/jpg/q{q}.jpg" for n in folders for q in (0, 1)]
     assert any("relevance: 2 of 12 rows belong to dropped images" in n for n in summary["notes"])
-    # The graded images of a set are all alike, the one that is not lies apart: 1 at every level.
+    # The graded images of a set are equal, the ungraded one is far: 1 at every level.
     paths = table["image_path"].to_numpy(str)
     groups = [2 * path.startswith("rparis") + path.endswith("_3.jpg") for path in paths]
     np.savez("E.npz", image_path=paths, embedding=np.eye(4, dtype=np.float32)[groups])
@@ -170,7 +170,7 @@ def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys)
     validate.main(["--embeddings", "E.npz", *words, "--draws", "0"])
     headline = json.loads(Path("report.json").read_text())["protocols"]["revisited"]["headline"]
     assert headline["mAP, easy"] == headline["mAP, medium"] == headline["mAP, hard"] == 1.0
-    # A manifest as a source brings what stands beside it.
+    # A manifest as a source brings its companions.
     again = {"kind": "manifest", "path": "input/mix.csv"}
     run({"sources": [again], "out": "input/again.csv", "benchmark": True})
     assert pd.read_csv("input/again.relevance.csv").equals(grades)

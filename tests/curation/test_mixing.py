@@ -1,4 +1,4 @@
-"""The whole of curation on toy images: copies planted, labels by a CLIP, a selection, a report."""
+"""Whole runs of curation on toy images: planted copies, labels by CLIP, a selection, a report."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from pydantic import TypeAdapter
 from safetensors.torch import save_file
+from test_evaluators import training
 
 import curate
 from guie.base.errors import UserError
-from guie.base.files import write_text
-from guie.config import MixConfig, RunConfig, config_from
-from guie.config.data import SelectionConfig
 from guie.config.loading import to_yaml
-from guie.config.types import Name
-from guie.curation import mix as mix_steps
 from guie.curation.duplicates.comparing import EACH
-from guie.curation.mix import FullTraining
-from guie.curation.summary import CurationReport
-from guie.data.manifest import DomainDeclaration, Sidecar, load_manifest, save_manifest
-from guie.data.manifest.reading import read_sidecar
+from guie.data.manifest import load_manifest, save_manifest
 from guie.models.backbones.open_clip import import_open_clip
 from guie.rows.checks import VERSION
 from guie.rows.filling import OnCores
@@ -84,7 +76,7 @@ def arguments(folder: Path, domains: list[str], **blocks) -> list[str]:
 
 
 @pytest.mark.slow
-def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) -> None:
+def test_cleaning_stops_at_a_leak_and_drops_it_on_request(toys: Path, clip: str) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
     domains = sorted({*table["domain"].iloc[-2:], *first_test(table)["domain"], "cars"})
     with pytest.raises(UserError, match="(?s)1 training images are copies of val or test.*html"):
@@ -111,7 +103,7 @@ def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) 
 
 
 @pytest.mark.slow
-def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
+def test_labels_by_clip_are_marked(toys: Path, clip: str) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
     domain = table["domain"].iloc[0]
     held = table[table["split"] != "train"]["label"].unique()
@@ -132,18 +124,18 @@ def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
 
 @pytest.mark.slow
 def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
-    found = toys / "input/toys/manifest.csv"
-    table = load_manifest(found).table
+    sample = toys / "input/toys/manifest.csv"
+    table = load_manifest(sample).table
     cars = table[(table["split"] == "train") & (table["domain"] == "cars")]
     wanted = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
     wanted |= {"classes": {label: [label] for label in sorted(cars["label"].unique())}}
-    wanted |= {"min_confidence": 0.0, "calibration": {"manifest": str(found)}}
+    wanted |= {"min_confidence": 0.0, "calibration": {"manifest": str(sample)}}
     _, summary = run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
-    message = summary["pseudo_labels"]
-    curve = pd.DataFrame(message["calibration"])
-    assert message["calibrated_on"] == len(cars) == message["looked_at"]
+    found = summary["pseudo_labels"]
+    curve = pd.DataFrame(found["calibration"])
+    assert found["calibrated_on"] == len(cars) == found["looked_at"]
     assert curve["coverage"].iloc[-1] == 1 and curve["coverage"].is_monotonic_increasing
-    # Labels and sample are the same images here: what is right of all is right of the sample.
+    # Labels and sample are the same images here.
     mixed = load_manifest(toys / "input/mix.csv").table.set_index("image_path")["label"]
     truth = cars.set_index("toys/" + cars["image_path"])["label"]
     right = (mixed[truth.index] == truth).mean()
@@ -156,9 +148,7 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_selection_keeps_what_earns_its_place(
-    toys: Path, clip: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_selection_resumes_from_its_log(toys: Path, clip: str) -> None:
     proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 40}
     selection = {"proxy": proxy, "rule": rule}
@@ -199,12 +189,12 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     monkeypatch.setattr(OnCores, "most", 16)
     for number in (0, 1, 0):  # the second finds all images checked, and compares pictures
         curate.main([*words, "--shard", f"{number}/2"])
-    said = capsys.readouterr().out.splitlines()[-3:]
-    assert ["similar images compared" in line for line in said] == [False, True, True]
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert ["similar images compared" in line for line in lines] == [False, True, True]
     added, add = [], Store.add
 
     def adding(store, states, rows):
-        # Altered copies, which tell how much copies differ, are made by no part
+        # Altered copies, which measure how much copies differ, are made by no part
         if len(store.recipe.get("of", ())) != EACH and store.recipe.get("version") != VERSION:
             added.append(store.recipe)
         add(store, states, rows)
@@ -212,104 +202,6 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     monkeypatch.setattr(Store, "add", adding)
     joined, _ = run(toys, domains, **blocks)
     assert joined.equals(alone) and not added
-
-
-@pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
-def test_a_whole_training_has_a_name_that_a_run_can_have(
-    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trained(run: RunConfig, resume: bool) -> Path:
-        assert resume and run.data.root == str(folder) and run.seed == 3
-        assert TypeAdapter(Name).validate_python(run.name) and run.name.endswith("-3")
-        assert Path(run.data.manifest).parent == Path(run.out)
-        assert read_sidecar(Path(run.data.manifest)).domains["x"].index_is_train
-        write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
-        return tmp_path
-
-    monkeypatch.setattr("guie.training.loop.run_config", trained)
-    folder = tmp_path / "a: b #1"
-    values = {
-        "name": "m",
-        "out": str(folder / "m.csv"),
-        "sources": [{"kind": "toy", "path": "t"}],
-    }
-    config = config_from(values, MixConfig)
-    row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
-    (tmp_path / "judge.yaml").write_text(to_yaml(training()))
-    selection = SelectionConfig(evaluator="full", full=str(tmp_path / "judge.yaml"))
-    declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
-    rows = pd.DataFrame([row])
-    score = FullTraining(rows, selection, config, declared).score(rows, mix, 3)
-    assert score.value == 0.5
-
-
-def training() -> dict:
-    """The config of a short run."""
-    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
-    run = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
-    run["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
-    return run
-
-
-def judged(folder: Path, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
-    """Select between two domains by whole trainings."""
-    (folder / "judge.yaml").write_text(to_yaml(training() | changed))
-    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
-    full = {"evaluator": "full", "full": str(folder / "judge.yaml"), "rule": rule, "metric": metric}
-    sources = [{"kind": "toy", "path": "t"}]
-    values = {"name": "m", "out": str(folder / "m.csv"), "sources": sources, "selection": full}
-    config = config_from(values, MixConfig)
-    rows = [
-        (
-            f"{domain}{n}.png",
-            f"{domain}/{n}",
-            domain,
-            split,
-            "train" if split == "train" else "both",
-        )
-        for domain in ("cars", "toys")
-        for n, split in enumerate(("train", "val"))
-    ]
-    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
-    table.loc[0, "label"] = label
-    report = CurationReport(config, "")
-    mix_steps.select_rows(table.assign(source=0), config.selection, config, 1, report, Sidecar())
-
-
-def test_scores_of_whole_trainings_belong_to_their_metric_and_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(run: RunConfig, resume: bool) -> Path:
-        write_text(
-            tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5, "val_mmp_at_5": 0}\n'
-        )
-        return tmp_path
-
-    monkeypatch.setattr("guie.training.loop.run_config", train)
-    judged(tmp_path)
-    for other in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
-        with pytest.raises(UserError, match="contains scores of other images, features or set"):
-            judged(tmp_path, **other)
-    monkeypatch.setattr("guie.training.loop.run_config", None)
-    judged(tmp_path)  # from the log
-
-
-def test_a_run_on_other_rows_has_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = []
-
-    def train(run: RunConfig, resume: bool) -> Path:
-        folders.append(run.out)
-        write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
-        return tmp_path
-
-    monkeypatch.setattr("guie.training.loop.run_config", train)
-    for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
-        judged(tmp_path, label=label)
-        (tmp_path / "m.selection.jsonl").unlink()
-    first, again, other = (set(folders[at : at + 4]) for at in (0, 4, 8))
-    assert first == again != other and len(first | other) == 2
 
 
 @pytest.mark.slow

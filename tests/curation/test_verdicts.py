@@ -1,29 +1,29 @@
-"""A person's word on copies, placeholders, and what cleaning must not take without a word."""
+"""A person's verdicts on copies, and findings that a person must see before rows are dropped."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance
-from stand_ins import evidence
 from test_comparing import picture
-from test_copies import no_features, rows
 
 import curate
 from guie.base.errors import UserError
-from guie.config.data import CleaningConfig
 from guie.curation import cleaning
 from guie.curation.cleaning import clean
 from guie.curation.duplicates.findings import Verdicts
-from guie.curation.duplicates.rules import disjoint
+from guie.curation.duplicates.limits import Grade
+
+HEAD = "image_path,other_path,verdict\n"
+ONE, OTHER = "birds/class2/02.png", "birds/class3/03.png"
+PAIR = f"{ONE},{OTHER},copy\n"
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """Class folders: sixteen images in four classes; of one picture another class has a copy."""
+    """Class folders: sixteen images in four classes, and a copy of one picture in another class."""
     for n in range(16):
         path = tmp_path / "birds" / f"class{n % 4}" / f"{n:02d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def folders(tmp_path: Path) -> Path:
 
 
 def mixed(root: Path, *settings: str) -> pd.DataFrame:
-    """The mix of the folders, kept whole but for cleaning."""
+    """The mix of the folders, whose only rule is cleaning."""
     config = root / "mix.yaml"
     config.write_text(
         f"{{name: mix, out: {root}/mix.csv, val_fraction: 0, clean: {{}},"
@@ -45,7 +45,7 @@ def mixed(root: Path, *settings: str) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(folders):
+def test_a_verdict_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(folders):
     """Columns of a person stay as they are, and rows with a remark and no verdict."""
     assert len(mixed(folders, "clean.share_max=0.5")) == 15, "both of a conflict go"
     path = folders / "mix.verdicts.csv"
@@ -63,48 +63,40 @@ def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(fo
 
 
 @pytest.mark.slow
-def test_a_word_for_a_copy_drops_what_no_pixel_told(folders, capsys):
-    """A word on what is not in the mix is kept, and named."""
+def test_a_verdict_for_a_copy_drops_pictures_that_differ(folders, capsys):
+    """A verdict on images that are not in the mix is kept, and named."""
     elsewhere = "elsewhere/a.png,elsewhere/b.png,copy"
-    (folders / "mix.verdicts.csv").write_text(
-        "image_path,other_path,verdict\n"
-        f"birds/class2/02.png,birds/class3/03.png,copy\n{elsewhere}\n"
-    )
+    (folders / "mix.verdicts.csv").write_text(f"{HEAD}{PAIR}{elsewhere}\n")
     left = mixed(folders, "clean.share_max=0.5")
     assert len(left) == 13 and not left["image_path"].str.contains("02|03").any()
     found = pd.read_csv(folders / "mix.findings.csv")
-    assert found.loc[found["said"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
+    assert found.loc[found["confirmed"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
     lines = (folders / "mix.verdicts.csv").read_text().splitlines()
     assert any(line.startswith(elsewhere) for line in lines) and len(lines) == 4
-    said = (
+    note = (
         "note: mix.verdicts.csv has verdicts on 2 images that are not in the mix:"
         " elsewhere/a.png, elsewhere/b.png"
     )
-    assert said in capsys.readouterr().out.splitlines()
+    assert note in capsys.readouterr().out.splitlines()
 
 
-def test_a_word_holds_where_equal_pixels_alone_are_looked_for(folders):
-    with (folders / "mix.verdicts.csv").open("w") as file:
-        file.write("image_path,other_path,verdict\n")
-        file.write("birds/class2/02.png,birds/class3/03.png,copy\n")
-    left = mixed(folders, "clean.share_max=0.5", "clean.near=null")
-    assert len(left) == 15 and not left["image_path"].str.contains("02|03").any()
-
-
-def test_a_word_written_while_cleaning_runs_is_kept(folders, monkeypatch):
-    line = "birds/class2/02.png,birds/class3/03.png,copy"
+def test_a_verdict_written_while_cleaning_runs_is_kept(folders, monkeypatch):
+    """It counts at the next run, also where only equal pixels are searched for."""
 
     def slowly(*given):
-        (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
+        (folders / "mix.verdicts.csv").write_text(HEAD + PAIR)
         return clean(*given)
 
-    monkeypatch.setattr(cleaning, "clean", slowly)
-    mixed(folders, "clean.near=null")
-    assert line in (folders / "mix.verdicts.csv").read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(cleaning, "clean", slowly)
+        assert len(mixed(folders, "clean.near=null")) == 17
+    assert PAIR.strip() in (folders / "mix.verdicts.csv").read_text()
+    left = mixed(folders, "clean.share_max=0.5", "clean.near=null")
+    assert len(left) == 15 and not left["image_path"].isin([ONE, OTHER]).any()
 
 
 @pytest.mark.slow
-def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
+def test_a_doubtful_copy_is_kept_and_counted(folders, capsys):
     nearly = picture(0)
     ImageDraw.Draw(nearly).rectangle((60, 50, 61, 51), fill=(90, 90, 90))
     nearly.save(folders / "birds/class1/copy.png")
@@ -112,31 +104,43 @@ def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
     assert "note: 2 images may be copies of others and were kept: " in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
-    path = folders / "mix.verdicts.csv"
-    one, other = "birds/class2/02.png", "birds/class3/03.png"
-    path.write_text(
-        f"image_path,other_path,verdict\n{one},{other},copy\n{other},{one},not a copy\n"
-    )
-    for _ in range(2):  # the second time it is the file that the first has written
-        assert len(mixed(folders, "clean.near=null")) == 17
+def verdicts_on(*rows: tuple[str, str, str]) -> Verdicts:
+    table = pd.DataFrame(rows, columns=["image_path", "other_path", "verdict"])
+    return Verdicts(Path("v.csv"), table)
+
+
+def test_verdicts_change_pairs_of_pictures():
+    """The last one on a pair counts, whichever image comes first."""
+    pictures = pd.Series([0, 1, 2, 3, 0], list("abcde"))
+    pairs = pd.DataFrame({"first": [0, 1, 2], "second": [1, 2, 3], "grade": Grade.NEAR})
+    pairs = pairs.assign(confirmed=False, difference=0.2)
+    given = verdicts_on(
+        ("b", "c", "copy"), ("c", "d", "copy"), ("d", "c", "not a copy"),
+        ("a", "d", "not a copy"), ("e", "d", "copy"), ("a", "e", "copy"), ("a", "b", ""),
+        ("x", "a", "copy"), ("a", "c", "not a copy"),
+    )  # fmt: skip
+    found = given.applied(pairs, pictures)
+    columns = ["first", "second", "grade", "confirmed"]
+    assert found[columns].to_numpy().tolist() == [
+        [0, 1, Grade.NEAR, False],
+        [1, 2, Grade.SURE, True],
+        [0, 3, Grade.SURE, True],
+    ]
+    assert found["difference"].tolist()[:2] == [0.2, 0.2] and found["difference"].isna()[2]
+    assert given.unknown(pictures.index) == ["x"]
+    with pytest.raises(UserError, match="v.csv: e and a have equal pixels"):
+        verdicts_on(("e", "a", "not a copy")).applied(pairs, pictures)
 
 
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (
-            "image_path,other_path,verdict\na,b,copy\na,c,maybe\n",
-            "line 3: invalid verdict 'maybe'; write",
-        ),
+        (HEAD + "a,b,copy\na,c,maybe\n", "line 3: invalid verdict 'maybe'; write"),
         ("image_path,verdict\na,copy\n", "no column other_path"),
         ("", "cannot be read"),
-        ('image_path,other_path,verdict\n"a,b,copy\n', "csv:2: a quote is opened"),
-        ("image_path,other_path,verdict\na,b,copy,,\n", "csv:2: 5 columns where the header has 3"),
-        ("image_path,other_path,verdict\n\na,b,copy,\n", "csv:3: 4 columns where the header"),
-        ("image_path,other_path,verdict\na,b,copy\na,b\n", "csv:3: 2 columns where the header"),
-        ("image_path,other_path,verdict\n\na,b,maybe\n", "line 3: invalid verdict 'maybe'; write"),
+        (HEAD + '"a,b,copy\n', "csv:2: a quote is opened"),
+        (HEAD + "a,b,copy,,\n", "csv:2: 5 columns where the header has 3"),
+        (HEAD + "\na,b,maybe\n", "line 3: invalid verdict 'maybe'; write"),
         ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' occurs twice"),
     ],
 )
@@ -145,28 +149,10 @@ def test_a_damaged_table_is_refused_by_line(tmp_path, text, match):
     path.write_text(text)
     with pytest.raises(UserError, match=match):
         Verdicts.read(path)
+    assert path.read_text() == text
 
 
-def test_a_damaged_table_stops_the_mix_and_stays(folders):
-    path = folders / "mix.verdicts.csv"
-    text = "image_path,other_path,verdict\na,b,copy\na,c,maybe\n"
-    path.write_text(text)
-    with pytest.raises(UserError, match="line 3: invalid verdict 'maybe'"):
-        mixed(folders)
-    assert path.read_text() == text, "nothing of it is lost"
-
-
-def test_equal_pictures_cannot_be_told_apart(tmp_path):
-    pictures = pd.Series([0, 0], ["a", "b"])
-    table = pd.DataFrame(
-        [["a", "b", "not a copy"]], columns=["image_path", "other_path", "verdict"]
-    )
-    verdicts = Verdicts(tmp_path / "v.csv", table)
-    with pytest.raises(UserError, match="a and b have equal pixels"):
-        verdicts.applied(pd.DataFrame({"first": [], "second": [], "grade": []}), pictures)
-
-
-def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
+def test_a_rule_that_drops_too_much_stops_with_the_page(folders):
     with pytest.raises(UserError) as caught:
         mixed(folders)
     text = str(caught.value)
@@ -178,50 +164,14 @@ def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
 
 
 @pytest.mark.slow
-def test_a_class_is_not_emptied_without_a_word(folders, capsys):
+def test_emptied_classes_and_placeholders_are_named(folders, capsys):
     for name in ("class0/00", "class0/04", "class0/08", "class0/12"):
         Image.open(folders / f"birds/{name}.png").save(folders / f"birds/class3/{name[-2:]}x.png")
-    mixed(folders, "clean.share_max=0.9", "clean.near=null")
-    message = "note: conflicts left no training image of 1 classes: birds/class0"
-    assert message in capsys.readouterr().out
-    assert message.removeprefix("note: ") in (folders / "mix.html").read_text()
-
-
-def placeholder_table() -> pd.DataFrame:
-    """One picture under five labels, train and test; another under three."""
-    under = [f"p{n} c{n} {'test' if n == 4 else 'train'} 1" for n in range(5)]
-    return rows(*under, "q0 c0 train 2", "q1 c1 train 2", "q2 c2|c1 train 2", "r c0 train 3")
-
-
-def test_a_placeholder_is_named_and_dropped_from_all_its_labels():
-    cleaned = clean(placeholder_table(), CleaningConfig(leaks="drop_train"), evidence(no_features))
-    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
-    assert found["image_path"].tolist() == [f"p{n}" for n in range(5)]
-    assert (found["labels"] == 5).all() and (found["label"] != found["other_label"]).all()
-    assert found["action"].tolist() == ["dropped"] * 4 + ["reported"]
-    assert not (cleaned.findings["kind"] == "leak").any(), "it is no leak besides"
-    assert set(cleaned.table["image_path"]) == {"p4", "r"}, "three labels are a conflict"
-
-
-def test_a_placeholder_that_was_saved_anew_is_the_same_picture():
-    table = rows(*(f"p{n} c{n} train {n // 2}" for n in range(6)))
-    table["whole"] = ["0" * 15 + str(n // 2) for n in range(6)]
-    embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
-    cleaned = clean(table, CleaningConfig(labels_max=5, leaks="stop"), evidence(embed))
-    assert set(cleaned.findings["kind"]) == {"placeholder"} and cleaned.table.empty
-    assert (cleaned.findings["labels"] == 6).all()
-
-
-def test_labels_that_share_a_class_count_once():
-    assert disjoint(["a", "b", "a|b", "b|c", "d|e"]) == 3
-    assert disjoint([]) == 0
-
-
-@pytest.mark.slow
-def test_placeholders_are_told_with_their_count(folders, capsys):
     for n in range(4):
         for k in range(3):
             picture(99).save(folders / f"birds/class{n}/none{k}.png")
-    mixed(folders, "clean.share_max=0.9", "clean.conflicts=report", "clean.near=null")
-    message = "none0.png is a placeholder: 12 images under 4 labels; dropped from train"
-    assert message in capsys.readouterr().out
+    mixed(folders, "clean.share_max=0.9", "clean.near=null")
+    out = capsys.readouterr().out
+    message = "conflicts left no training image of 1 classes: birds/class0"
+    assert f"note: {message}" in out and message in (folders / "mix.html").read_text()
+    assert "none0.png is a placeholder: 12 images under 4 labels; dropped from train" in out

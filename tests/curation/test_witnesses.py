@@ -21,7 +21,7 @@ BITS, COSINE = 3, 0.9
 
 
 def random_table(rng: np.random.Generator, images: int, labels: list[str]) -> pd.DataFrame:
-    """Few pictures, some of them near each other; a few rows stand in train and in the index."""
+    """Few pictures, some of them near each other; a few images are in train and in the index."""
     pictures = np.array(["0000", "0001", "0003", "0007", "00ff", "01ff", "f0f0"])
     table = pd.DataFrame(
         {
@@ -45,7 +45,7 @@ def random_features(rng: np.random.Generator, table: pd.DataFrame) -> dict[str, 
 
 
 class AllPairs:
-    """The rules as they are told: every pair of images is looked at."""
+    """The rules by their definition: every pair of images is compared."""
 
     def __init__(self, table: pd.DataFrame, features: dict, config: CleaningConfig):
         self.rows = list(table[["image_path", "label", "split", "pixels"]].itertuples(index=False))
@@ -153,26 +153,18 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     rows = [("a", "train", "0000"), ("b", "test", "0001"), ("c", "test", "0003"),
             ("d", "train", "0003"), ("c", "train", "0003"), ("e", "train", "00ff")]  # fmt: skip
     table = pd.DataFrame(rows, columns=["image_path", "split", "pixels"])
-    table = table.assign(
-        label="x", domain="d", **dict.fromkeys(HASHES, table["pixels"].str.zfill(16))
-    )
+    hashes = dict.fromkeys(HASHES, table["pixels"].str.zfill(16))
+    table = table.assign(label="x", domain="d", **hashes)
     angle = {"a": 0.0, "b": 0.3, "c": 0.1, "e": 0.0}
-
-    def embed(paths, view):
-        return np.array([[np.cos(angle[path]), np.sin(angle[path])] for path in paths])
-
-    def differ(one, other):
-        return abs(angle[one] - angle[other]) / 100
-
-    found = clean(
-        table, CleaningConfig(near=NEAR["drop"]), Evidence(embed, Differences(differ))
-    ).findings
+    embed = lambda paths, view: np.array([[np.cos(angle[p]), np.sin(angle[p])] for p in paths])  # noqa: E731
+    differences = Differences(lambda one, other: abs(angle[one] - angle[other]) / 100)
+    found = clean(table, CleaningConfig(near=NEAR["drop"]), Evidence(embed, differences)).findings
     leaks = found[found["kind"] == "leak"].set_index("image_path")
     assert leaks["other_path"].to_dict() == {"a": "c", "c": "b", "d": "c"}
     assert leaks["distance"].to_dict() == {"a": 2, "c": 1, "d": 0}
-    assert leaks["similarity"].to_dict() == pytest.approx(
-        {"a": np.cos(0.1), "c": np.cos(0.2), "d": 1.0}
-    )
+    cosines = {"a": np.cos(0.1), "c": np.cos(0.2), "d": 1.0}
+    assert leaks["similarity"].to_dict() == pytest.approx(cosines)
+    assert leaks["difference"].to_dict() == pytest.approx({"a": 0.001, "c": 0.002, "d": 0.0})
 
 
 @pytest.mark.slow
@@ -200,14 +192,14 @@ def test_placeholders_cost_what_their_images_cost(conflicts, labels):
     assert whole < 2.4 * peak(750)
 
 
-def test_features_are_asked_for_where_hashes_are_near_alone():
+def test_only_images_with_near_hashes_need_features():
     table = random_table(np.random.default_rng(0), 2_000, ["a"])
-    asked: list[str] = []
+    embedded: list[str] = []
 
     def embed(paths, view):
-        asked.extend(paths)
+        embedded.extend(paths)
         return np.ones((len(paths), 1))
 
     find_links(table, NEAR["drop"], embed, ALIKE)
     pixels = table.drop_duplicates("image_path").set_index("image_path")["pixels"]
-    assert sorted(pixels[asked]) == ["0000", "0001", "0003", "0007", "00ff", "01ff"]
+    assert sorted(pixels[embedded]) == ["0000", "0001", "0003", "0007", "00ff", "01ff"]

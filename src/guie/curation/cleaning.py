@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.config import MixConfig
 from guie.config.data import CleaningConfig
-from guie.curation.classes import apply_merges, find_outliers, suggest_merges
+from guie.curation.centroids import find_outliers, suggest_merges
+from guie.curation.classes import apply_merges
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.limits import ALIKE
@@ -21,7 +21,7 @@ from guie.curation.duplicates.rules import (
     find_leaks,
     find_placeholders,
 )
-from guie.curation.features import Embed
+from guie.curation.features import Embed, Job
 from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
 
@@ -75,41 +75,32 @@ def clean(
     }
     if (outliers := config.outliers) is not None:
         rules["outliers"] = lambda rows: find_outliers(rows, outliers, embed)
-    tables = []
-    excess: dict[str, list[str]] = {}
-    emptied: dict[str, list[str]] = {}
+    tables, excess, emptied = [], {}, {}
     for name, rule in rules.items():
         found = findings([rule(table)])
         tables.append(found)
-        trained = table["split"] == "train"
-        going = trained & table["image_path"].isin(dropped(found))
-        left, gone = table[~going].reset_index(drop=True), table[going]
-        if lines := too_many(found, table[trained], gone, config.share_max):
+        trained, goes = table["split"] == "train", _goes(table, found)
+        if lines := too_many(found, table[trained], table[goes], config.share_max):
             excess[name] = lines
-        kept = left.loc[left["split"] == "train", "label"]
-        if lost := class_names(gone["label"]) - class_names(kept):
+        kept = class_names(table.loc[trained & ~goes, "label"])
+        if lost := class_names(table.loc[goes, "label"]) - kept:
             emptied[name] = sorted(lost)
-        table = left
+        table = table[~goes].reset_index(drop=True)
         after(name, table)
     return Cleaned(table, findings(tables), links, excess, emptied)
 
 
 def clean_rows(
-    table: pd.DataFrame,
-    cleaning: CleaningConfig,
-    config: MixConfig,
-    embed: Embed,
-    workers: int,
-    report: CurationReport,
+    table: pd.DataFrame, cleaning: CleaningConfig, embed: Embed, job: Job
 ) -> tuple[pd.DataFrame, Links]:
     """Return the rows that cleaning keeps, and the links between copies.
 
     The findings are written next to the mix, with pictures, before anything is refused.
     Raises UserError for findings whose action is `stop`, or if a rule exceeds `share_max`.
     """
+    config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
-    digests = dict(zip(table["image_path"], table["pixels"], strict=True))
-    evidence = Evidence(embed, Pixels(config.image_root, workers, digests), verdicts)
+    evidence = Evidence(embed, Pixels(config.image_root, job.workers, table), verdicts)
     cleaned = clean(table, cleaning, evidence, report.after)
     report.findings, report.limits = cleaned.findings, cleaned.links.limits
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
@@ -120,19 +111,21 @@ def clean_rows(
     return cleaned.table, cleaned.links
 
 
-def refuse_late_leaks(
+def drop_late_leaks(
     table: pd.DataFrame, links: Links, cleaning: CleaningConfig, report: CurationReport
 ) -> pd.DataFrame:
     """Drop from train, or refuse, copies that the validation split put on both sides."""
     leaks = find_leaks(table, links, cleaning.leaks)
     report.findings = findings([report.findings, leaks])
-    trained = table["split"] == "train"
-    gone = trained & table["image_path"].isin(dropped(leaks))
-    lines = too_many(leaks, table[trained], table[gone], cleaning.share_max)
+    goes = _goes(table, leaks)
+    lines = too_many(leaks, table[table["split"] == "train"], table[goes], cleaning.share_max)
     _refuse(table, report, {"leaks into val": lines} if lines else {}, cleaning.share_max)
-    table = table[~gone].reset_index(drop=True)
-    report.after("leaks into val", table)
-    return table
+    return table[~goes].reset_index(drop=True)
+
+
+def _goes(table: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
+    """Return a mask of the training rows that the findings drop."""
+    return (table["split"] == "train") & table["image_path"].isin(dropped(found))
 
 
 def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[str]:
@@ -156,11 +149,9 @@ def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[
             f" and write copy or not a copy into {verdicts.path.name}"
         )
     for limit in cleaned.links.limits.itertuples():
-        alike = limit.labels == ALIKE
-        key = "false_copies" if alike else "false_sure"
-        recall, found = (
-            (limit.recall_copies, limit.copies) if alike else (limit.recall_sure, limit.sure)
-        )
+        key, recall, found = "false_sure", limit.recall_sure, limit.sure
+        if limit.labels == ALIKE:
+            key, recall, found = "false_copies", limit.recall_copies, limit.copies
         if recall < FEW and found < limit.near:
             yield (
                 f"{limit.domain}, labels {limit.labels}: look-alikes differ as little as copies, so the"
@@ -182,6 +173,7 @@ def _listed(names: list[str]) -> str:
 def _refuse(
     table: pd.DataFrame, report: CurationReport, excess: dict[str, list[str]], share_max: float
 ) -> None:
+    """Raise UserError for findings that stop, or too many of them, once a page shows them."""
     try:
         refuse(report.findings)
         if excess:

@@ -1,16 +1,19 @@
-"""Features of images for curation: of a model, stored, or of thumbnails."""
+"""What the steps of a mix share: its config, its report, and features of its images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from accelerate import Accelerator
 
 from guie.base.devices import make_accelerator
+from guie.config import MixConfig
 from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig
+from guie.curation.summary import CurationReport
 from guie.models.opening import LoadedModel, open_model
 from guie.rows.checks import thumbnails
 from guie.rows.comparison import VIEWS
@@ -19,10 +22,24 @@ from guie.rows.store import Rows
 
 # Paths, and `whole` or the name of a view in VIEWS -> (N, D) features of unit length.
 Embed = Callable[[Sequence[str], str], np.ndarray | Rows]
+Embedder = CleaningConfig | ClipConfig | ProxyEvaluatorConfig  # settings that name a model
+
+
+class Job(NamedTuple):
+    """A run of curate.py: its config, and what its steps report."""
+
+    config: MixConfig
+    workers: int
+    report: CurationReport
+
+    def embed(self, by: Embedder, root: Path | None = None) -> Embed:
+        """Return `embed_for` of images below `root`, by default the mix's."""
+        root = root or self.config.image_root
+        return embed_for(by, root, self.config.features, self.workers)
 
 
 def embed_for(
-    config: CleaningConfig | ClipConfig | ProxyEvaluatorConfig,
+    config: Embedder,
     root: Path,
     folder: str | Path,
     workers: int,
@@ -59,3 +76,9 @@ def embed_for(
         )
 
     return embed
+
+
+def unit(rows_ND: np.ndarray) -> np.ndarray:
+    """Scale rows to unit length; a zero row stays zero."""
+    length_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return rows_ND / np.where(length_N1 > 0, length_N1, 1.0)

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -70,7 +70,7 @@ class Indexed(NamedTuple):
 def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     """Write `index.parquet` of the tars in a folder; images that cannot be decoded are left out, and listed.
 
-    The folder may be in a bucket: each tar is copied for a while, and the index is put beside the tars.
+    The folder may be in a bucket: each tar is copied for a while, and the index is put next to them.
     Each tar is read once, and its table is kept until the index is written.
 
     Args:
@@ -87,52 +87,53 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     if url:
         found = {as_path(name): state for name, state in objects_below(url).items()}
         place = cache_folder() / "indexing" / hashlib.sha256(url.encode()).hexdigest()[:16]
-        there = as_path(url) / NAME in found
+        exists = as_path(url) / NAME in found
     else:
         stats = {path: path.stat() for path in folder.glob("[!.]*.tar*")}
         found = {path: (known.st_size, known.st_mtime_ns) for path, known in stats.items()}
-        place, there = folder, os.path.lexists(folder / NAME)
+        place, exists = folder, os.path.lexists(folder / NAME)
     folder = as_path(folder)
-    tars = {
-        tar: state
-        for tar, state in sorted(found.items())
-        if tar.parent == folder and tar.name.endswith(SUFFIXES) and tar.name[0] != "."
-    }
+    tars = sorted(tar for tar in found if tar.parent == folder and tar.name.endswith(SUFFIXES))
+    tars = [tar for tar in tars if tar.name[0] != "."]
     if not tars:
         raise UserError(f"{shown(folder)}: no .tar in it")
-    if there:
+    if exists:
         raise UserError(f"{shown(folder / NAME)}: exists; delete it to index these tars again")
     refuse_foreign_list(place / DROPPED, LISTED)
     with claimed(place) as scratch:
-        done = _index_all(folder, place, scratch, tars, domain, split, workers)
+        # The table of each tar, which another domain, split or version does not share
+        recipe = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
+        files = {
+            tar: scratch / f"{tar.name}.{found[tar][0]:x}-{found[tar][1]:x}.{recipe}.parquet"
+            for tar in tars
+        }
+        todo = [pair for pair in files.items() if not pair[1].exists()]
+        for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
+            pass
+        tables = {tar: pd.read_parquet(file) for tar, file in files.items()}
+        table, dropped = _joined(tables.values(), shown(folder), place)
+        (place / DROPPED).unlink(missing_ok=True)
+        if len(dropped):
+            with replacing(place / DROPPED) as temporary:
+                dropped.to_csv(temporary, index=False)
+        shards = [
+            Shard(tar.name, found[tar][0], members["shard_sha256"].iloc[0])
+            for tar, members in tables.items()
+            if members["shard"].notna().any()
+        ]
+        write_index(place / NAME, table, shards)
         for name in (DROPPED, NAME) if url else ():
             if (place / name).exists():
                 put(f"{url}/{name}", (place / name).read_bytes())
                 (place / name).unlink()
-    return done
+    return Indexed(folder / NAME, len(table), len(shards), dropped)
 
 
-def _index_all(
-    folder: Path,
-    place: Path,
-    scratch: Path,
-    tars: Mapping[Path, tuple[int, int]],
-    domain: str,
-    split: str,
-    workers: int,
-) -> Indexed:
-    """Write the index of a folder's tars in `place`, and the table of each tar in `scratch`."""
-    source = shown(folder)
-    asked = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
-    files = {
-        tar: scratch / f"{tar.name}.{size:x}-{time:x}.{asked}.parquet"
-        for tar, (size, time) in tars.items()
-    }
-    todo = [pair for pair in files.items() if not pair[1].exists()]
-    for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
-        pass
-    tables = {tar: pd.read_parquet(file) for tar, file in files.items()}
-    everything = pd.concat(tables.values(), ignore_index=True)
+def _joined(
+    tables: Iterable[pd.DataFrame], source: str, place: Path
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of all tars as a legal manifest, and the members that are left out."""
+    everything = pd.concat(tables, ignore_index=True)
     if everything.empty:
         raise UserError(
             f"{source}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
@@ -148,28 +149,18 @@ def _index_all(
             f"{source}: none of {len(everything):,} members of its tars is an image with a class, for example"
             f" {dropped['image_path'].iloc[0]}: {dropped['reason'].iloc[0]}"
         )
-    shards = [
-        Shard(tar.name, tars[tar][0], one["shard_sha256"].iloc[0])
-        for tar, one in tables.items()
-        if one["shard"].notna().any()
-    ]
-    table["class_name"] = table.get("class_name", "")  # "": the row comes from a manifest
-    built = table[table["class_name"] != ""]
-    for names in (built["shard"].str.replace(r"\d+", "", regex=True), built["class_name"]):
-        refuse_splits(source, names.unique())
-    refuse_alike(source, built["class_name"].unique(), "write one of the two in the tars")
-    table = table.drop(columns=["shard_sha256", "reason", "class_name"]).assign(decoded=VERSION)
-    faults = check(table, read_sidecar(place / NAME), range(len(table)), "row")
-    if faults:
+    if "class_name" in table:  # rows of a manifest have none
+        built = table[table["class_name"] != ""]
+        for names in (built["shard"].str.replace(r"\d+", "", regex=True), built["class_name"]):
+            refuse_splits(source, names.unique())
+        refuse_alike(source, built["class_name"].unique(), "write one of the two in the tars")
+    table = table.drop(columns=["shard_sha256", "reason", "class_name"], errors="ignore")
+    table = table.assign(decoded=VERSION)
+    if faults := check(table, read_sidecar(place / NAME), range(len(table)), "row"):
         places = table["shard"] + ": " + table["image_path"]
         lines = [f"{source}/{places[row]}: {what}" for row, what in faults[:SHOWN]]
         raise UserError("\n".join([*lines, f"{source}: {len(faults):,} images cannot be indexed"]))
-    (place / DROPPED).unlink(missing_ok=True)
-    if len(dropped):
-        with replacing(place / DROPPED) as temporary:
-            dropped.to_csv(temporary, index=False)
-    write_index(place / NAME, table, shards)
-    return Indexed(folder / NAME, len(table), len(shards), dropped)
+    return table, dropped
 
 
 def _index_tar(domain: str, split: str, pair: tuple[Path, Path]) -> None:

@@ -17,10 +17,9 @@ import os
 import shutil
 import tarfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import read_json, replacing, write_json
+from guie.base.files import replacing
 from guie.config.data import MixConfig
 from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
@@ -47,14 +46,17 @@ SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as J
 
 
 class Plan(NamedTuple):
-    """Which image is in which shard: numbers of images in the order of packing, cut at `first`."""
+    """Which image is in which shard."""
 
-    image_paths: np.ndarray  # each once, in the manifest's order
-    image_of_row: np.ndarray  # the number of the image of each row of the manifest
-    sizes: np.ndarray  # bytes of each
-    order: np.ndarray
-    first: np.ndarray  # of each shard: its first position in `order`
+    rows: (
+        pd.DataFrame
+    )  # of the manifest, with `image`, the number of its image; one may have two rows
+    images: pd.DataFrame  # image, image_path, bytes, shard (a file name), in the order of packing
     digest: str
+
+    def table_of(self, scratch: Path, shard: str) -> Path:
+        """Return the file of the places in a shard, which is there once the shard is."""
+        return scratch / f"{shard}.{self.digest[:16]}.parquet"
 
 
 def pack_mix(
@@ -80,43 +82,18 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
         UserError: the folder has shards of another manifest, an image is missing, unreadable or changes,
             or the disk is full. Shards that are complete stay.
     """
-    index = folder / NAME
-    table = manifest.table
-    numbers = table.columns.intersection(NUMBERS)  # a CSV's are text
-    table = table.assign(**table[numbers].apply(pd.to_numeric, errors="coerce"))
-    manifest = replace(manifest, table=table)
-    plan = _plan(manifest, shard_bytes)
-    if _is_packed(index, plan):
-        write_sidecar(index, manifest.sidecar)  # it may have changed
-        return index
-    bad = find_unreadable(manifest.table, manifest.root, workers, manifest.open_image)
-    refuse_unreadable(bad, manifest)
-    with claimed(folder) as scratch:
-        if _is_packed(index, plan):  # by another process meanwhile
-            return index
-        _note_plan(index, scratch / "plan.json", plan)
-        for left in folder.glob(".shard-[0-9]*.tmp.tar"):  # by a process that was killed
-            left.unlink()
-        done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
-        needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
-        if needed > (free := shutil.disk_usage(folder).free):
-            raise UserError(
-                f"{folder}: the shards need {needed:,} bytes, and the disk has {free:,} free; free some"
-                " space, or write elsewhere"
-            )
-        names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
-        images = np.split(plan.order, plan.first[1:])
-        write = partial(_write_shard, folder, scratch, manifest, plan, _Records(manifest, plan))
-        bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
-        with bar, ThreadPoolExecutor(workers) as pool:
-            written = [pool.submit(write, *shard) for shard in zip(names, images, strict=True)]
-            try:
-                for one in written:
-                    bar.update(one.result())
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        _write_index(index, manifest, plan, [scratch / f"{name}.parquet" for name in names])
+    index, plan = folder / NAME, _plan(manifest, shard_bytes)
+    if not _is_packed(index, plan):
+        bad = find_unreadable(manifest.table, manifest.root, workers, manifest.open_image)
+        refuse_unreadable(bad, manifest)
+        with claimed(folder) as scratch:
+            if not _is_packed(index, plan):  # by another process meanwhile
+                _refuse_folder(folder, scratch, plan)
+                tables = [*_write_shards(folder, scratch, manifest, plan, workers)]
+                write_companions(index, read_companions(manifest.path))
+                write_sidecar(index, manifest.sidecar)
+                _write_index(index, plan, pd.concat(tables, ignore_index=True))
+    write_sidecar(index, manifest.sidecar)  # it may have changed
     return index
 
 
@@ -140,122 +117,131 @@ def _is_packed(index: Path, plan: Plan) -> bool:
 
 
 def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
-    image_of_row, image_paths = pd.factorize(manifest.table["image_path"].to_numpy(object))
-    known = states(manifest.root, image_paths, by_content=False)
-    sizes = known.size_N
-    if (gone := sizes <= 0).any():
-        first = image_paths[gone.argmax()]
+    table = manifest.table
+    columns = [name for name in (*REQUIRED, *OPTIONAL) if name in table]
+    numbers = [name for name in columns if name in NUMBERS]  # a CSV's are text
+    rows = table.assign(**table[numbers].apply(pd.to_numeric, errors="coerce"))
+    image_of_row, paths = pd.factorize(rows["image_path"].to_numpy(object))
+    known = states(manifest.root, paths, by_content=False)
+    if (gone := known.size_N <= 0).any():
         raise UserError(
-            f"{manifest.path}: {int(gone.sum()):,} images are missing or empty, first {first}; is"
-            f" {manifest.root} the folder that image_path starts from?"
+            f"{manifest.path}: {int(gone.sum()):,} images are missing or empty, first"
+            f" {paths[gone.argmax()]}; is {manifest.root} the folder that image_path starts from?"
         )
-    order = np.random.default_rng(SEED).permutation(len(image_paths))
-    starts, room = [], -1
-    for position, size in enumerate((sizes[order] + SAMPLE_BYTES).tolist()):
+    order = np.random.default_rng(SEED).permutation(len(paths))
+    names, number, room = [], -1, -1
+    for size in (known.size_N[order] + SAMPLE_BYTES).tolist():
         room -= size
         if room < 0:
-            starts.append(position)
-            room = shard_bytes - size
-    rows = manifest.table[_columns(manifest)].astype(str)
-    row_hashes = pd.util.hash_pandas_object(rows, index=False).to_numpy()
+            number, room = number + 1, shard_bytes - size
+        names.append(f"shard-{number:06d}.tar")
+    images = pd.DataFrame({"image": order, "image_path": paths[order]})
+    images = images.assign(bytes=known.size_N[order], shard=names)
+    row_hashes = pd.util.hash_pandas_object(rows[columns].astype(str), index=False).to_numpy()
     of_rows = hashlib.sha256(row_hashes.tobytes()).hexdigest()
     digest = hashlib.sha256(f"{shard_bytes} {of_rows}".encode())
-    digest.update(np.stack([sizes, known.time_N], axis=1).tobytes())
-    return Plan(image_paths, image_of_row, sizes, order, np.array(starts), digest.hexdigest())
+    digest.update(np.stack([known.size_N, known.time_N], axis=1).tobytes())
+    kept = rows[[*columns, *(["pixels"] if "pixels" in rows else [])]]
+    return Plan(kept.assign(image=image_of_row), images, digest.hexdigest())
 
 
-def _columns(manifest: Manifest) -> list[str]:
-    return [name for name in (*REQUIRED, *OPTIONAL) if name in manifest.table]
-
-
-def _note_plan(index: Path, note: Path, plan: Plan) -> None:
-    """Note the plan of the shards in a folder. Raises UserError if it has other files of such names."""
-    folder = index.parent
-    if note.exists():
-        known = read_json(note, f"delete {folder}").get("digest")
-    else:
-        known = None if any(folder.glob("[!.]*.tar")) else plan.digest
-        results = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
-        if taken := [path for path in results if os.path.lexists(path)]:
-            raise UserError(f"{taken[0]}: would be replaced; write elsewhere, or move that file")
-        if known:
-            write_json(note, {"digest": plan.digest})
-    if known != plan.digest:
+def _refuse_folder(folder: Path, scratch: Path, plan: Plan) -> None:
+    """Raise UserError if a folder has other shards, files of the index's names, or too small a disk."""
+    shards = plan.images["shard"].unique()
+    ours = {name for name in shards if plan.table_of(scratch, name).exists()}
+    if {path.name for path in folder.glob("[!.]*.tar")} - ours:
         raise UserError(
             f"{folder}: has shards of another manifest, of changed images or another --shard-mb; write"
             " elsewhere, or delete that folder"
         )
+    index = folder / NAME
+    results = [sidecar_path(index), *(index.with_suffix(f".{kind}.csv") for kind in COLUMNS)]
+    if not ours and (taken := [path for path in results if os.path.lexists(path)]):
+        raise UserError(f"{taken[0]}: would be replaced; write elsewhere, or move that file")
+    for left in folder.glob(".shard-[0-9]*.tmp.tar"):  # by a process that was killed
+        left.unlink()
+    done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
+    needed = int(plan.images["bytes"].sum()) + len(plan.images) * SAMPLE_BYTES - done
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise UserError(
+            f"{folder}: the shards need {needed:,} bytes, and the disk has {free:,} free; free some"
+            " space, or write elsewhere"
+        )
 
 
-class _Records:
-    """The rows of a manifest by image; an image may have two, see `index_is_train`."""
+def _write_shards(
+    folder: Path, scratch: Path, manifest: Manifest, plan: Plan, workers: int
+) -> Iterator[pd.DataFrame]:
+    """Write the shards that are not there, several at once; yield the table of each in turn."""
+    shard_of_image = plan.images.set_index("image")["shard"]
+    rows = plan.rows.groupby(shard_of_image[plan.rows["image"]].to_numpy())
 
-    def __init__(self, manifest: Manifest, plan: Plan):
-        self.table, self.image_of_row = manifest.table[_columns(manifest)], plan.image_of_row
-        self.by_image = np.argsort(plan.image_of_row, kind="stable")
-        numbers = np.arange(len(plan.image_paths) + 1)
-        self.first = np.searchsorted(plan.image_of_row[self.by_image], numbers)
+    def write(shard: str, images: pd.DataFrame) -> pd.DataFrame:
+        known = plan.table_of(scratch, shard)
+        if known.exists():
+            table = pd.read_parquet(known)
+            if sizes_of(str(folder), [shard]).get(shard) == table["shard_size"].iloc[0]:
+                return table
+        records = _as_json(rows.get_group(shard))
+        with replacing(folder / shard) as temporary:
+            places = _write_tar(temporary, manifest.root, images, records)
+            about = asdict(shard_of(temporary, shard))
+            table = places.assign(**{f"shard_{key}": value for key, value in about.items()})
+            with replacing(known) as file:
+                table.to_parquet(file)
+        return table
 
-    def as_json(self, images: np.ndarray) -> dict[int, bytes]:
-        """Return each image's row, and further rows under `rows`, without empty values."""
-        chosen = [self.by_image[self.first[image] : self.first[image + 1]] for image in images]
-        row_R = np.concatenate(chosen)
-        records: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        rows = self.table.iloc[row_R].to_dict("records")
-        for image, row in zip(self.image_of_row[row_R].tolist(), rows, strict=True):
-            records[image].append({k: v for k, v in row.items() if v != "" and not pd.isna(v)})
-        written = {}
-        for image, (first, *more) in records.items():
-            whole = {**first, "rows": more} if more else first
-            text = json.dumps(whole, ensure_ascii=False, default=lambda value: value.item())
-            written[image] = text.encode()
-        return written
+    bar = tqdm(total=len(plan.images), desc=f"pack {folder}", unit="img", disable=None)
+    with bar, ThreadPoolExecutor(workers) as pool:
+        written = [pool.submit(write, shard, own) for shard, own in plan.images.groupby("shard")]
+        try:
+            for one in written:
+                bar.update(len(one.result()))
+                yield one.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def _write_shard(
-    folder: Path,
-    scratch: Path,
-    manifest: Manifest,
-    plan: Plan,
-    records: _Records,
-    name: str,
-    images: np.ndarray,
-) -> int:
-    """Write a shard unless it is there, whole; return the number of its images."""
-    known = scratch / f"{name}.parquet"
-    if known.exists():
-        size = pd.read_parquet(known, columns=["shard_size"])["shard_size"].iloc[0]
-        if sizes_of(str(folder), [name]).get(name) == size:
-            return len(images)
-    known.unlink(missing_ok=True)
-    places, rows = [], records.as_json(images)
-    with replacing(folder / name) as temporary:
-        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
-            for image in images.tolist():
-                path = manifest.root / plan.image_paths[image]
-                data = _bytes_of(str(path))
-                if len(data) != plan.sizes[image]:
-                    raise UserError(
-                        f"{path}: changed while it was packed; delete {folder} and pack again"
-                    )
-                offset = _add(tar, f"{image:09d}{path.suffix.lower() or '.img'}", data)
-                _add(tar, f"{image:09d}.json", rows[image])
-                places.append((image, offset, len(data), content_hash(data)))
-        shard = shard_of(temporary, name)
+def _as_json(rows: pd.DataFrame) -> dict[int, bytes]:
+    """Return each image's row, and further rows under `rows`, without empty values."""
+    records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    values = rows.drop(columns=["image", "pixels"], errors="ignore").to_dict("records")
+    for image, row in zip(rows["image"].tolist(), values, strict=True):
+        records[image].append({k: v for k, v in row.items() if v != "" and not pd.isna(v)})
+    written = {}
+    for image, (first, *more) in records.items():
+        whole = {**first, "rows": more} if more else first
+        text = json.dumps(whole, ensure_ascii=False, default=lambda value: value.item())
+        written[image] = text.encode()
+    return written
+
+
+def _write_tar(
+    tar_path: Path, root: Path, images: pd.DataFrame, records: dict[int, bytes]
+) -> pd.DataFrame:
+    """Write images and their rows; return the place and hash of each. The same files make the same tar."""
+    places = []
+    with tarfile.open(tar_path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for image in images.itertuples():
+            path = root / image.image_path
+            data = _bytes_of(str(path))
+            if len(data) != image.bytes:
+                raise UserError(
+                    f"{path}: changed while it was packed; delete {tar_path.parent} and pack again"
+                )
+            name, suffix = f"{image.image:09d}", path.suffix.lower() or ".img"
+            offset = tar.offset + tarfile.BLOCKSIZE
+            for member, content in (
+                (f"{name}{suffix}", data),
+                (f"{name}.json", records[image.image]),
+            ):
+                header = tarfile.TarInfo(member)
+                header.size = len(content)
+                tar.addfile(header, io.BytesIO(content))
+            places.append((image.image, offset, len(data), content_hash(data)))
     table = pd.DataFrame(places, columns=["image", "offset", "size", "content"])
-    table["content"] = table["content"].astype(np.uint64)
-    with replacing(known) as temporary:
-        table.assign(**{f"shard_{k}": v for k, v in asdict(shard).items()}).to_parquet(temporary)
-    return len(images)
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> int:
-    """Add a file to a tar; return the offset of its bytes. The same files make the same tar."""
-    header = tarfile.TarInfo(name)
-    header.size = len(data)
-    offset = tar.offset + tarfile.BLOCKSIZE
-    tar.addfile(header, io.BytesIO(data))
-    return offset
+    return table.astype({"content": np.uint64})
 
 
 def _bytes_of(path: str) -> bytes:
@@ -263,19 +249,17 @@ def _bytes_of(path: str) -> bytes:
     return Path(path).read_bytes() if in_shard is None else in_shard.getvalue()
 
 
-def _write_index(index: Path, manifest: Manifest, plan: Plan, known: Sequence[Path]) -> None:
-    """Write the index, from the table of each shard."""
-    tables = [pd.read_parquet(path) for path in known]
-    shards = [
-        Shard(one["shard_name"], int(one["shard_size"]), one["shard_sha256"])
-        for one in (table.iloc[0] for table in tables)
-    ]
-    places = pd.concat(tables).set_index("image").sort_index()
-    found = places.iloc[plan.image_of_row].rename(columns={"shard_name": "shard"})
-    columns = [*_columns(manifest), *(["pixels"] if "pixels" in manifest.table else [])]
-    table = manifest.table[columns].assign(
+def _write_index(index: Path, plan: Plan, places: pd.DataFrame) -> None:
+    """Write the index: the manifest's rows with the place of each image."""
+    named = places.drop_duplicates("shard_name")
+    facts = zip(
+        named["shard_name"], named["shard_size"].tolist(), named["shard_sha256"], strict=True
+    )
+    shards = [Shard(name, size, sha256) for name, size, sha256 in facts]
+    found = (
+        places.set_index("image").loc[plan.rows["image"]].rename(columns={"shard_name": "shard"})
+    )
+    table = plan.rows.drop(columns="image").assign(
         **{name: found[name].to_numpy() for name in PLACE}, decoded=VERSION
     )
-    write_companions(index, read_companions(manifest.path))
-    write_sidecar(index, manifest.sidecar)
     write_index(index, table, shards, plan=plan.digest)

@@ -20,17 +20,10 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
-from guie.curation.classes import (
-    cap_diverse,
-    cap_first,
-    cap_large,
-    choose_test_classes,
-    drop_rare,
-    move_to_test,
-)
+from guie.curation.classes import cap_diverse, cap_first, cap_random, drop_rare
 from guie.curation.duplicates.findings import COLUMNS as FINDINGS
-from guie.curation.features import Embed
-from guie.curation.summary import CurationReport
+from guie.curation.features import Embed, Job
+from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked
 from guie.data.datasets import read_folder
@@ -100,24 +93,23 @@ def refuse_overwriting(config: MixConfig) -> None:
         )
 
 
-def read_sources(
-    config: MixConfig, workers: int, report: CurationReport
-) -> tuple[pd.DataFrame, Sidecar]:
+def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     """Read all sources into one table and one sidecar; image_path is relative to the mix's root.
 
     The test split of `test_fraction` is cut here: no later rule changes it.
     Column `source` holds the number of the source. A `clean` block adds the columns of
     `FINGERPRINTS`. Raises UserError for an invalid source.
     """
+    config, report = job.config, job.report
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []
     sidecars: dict[str, Sidecar] = {}
     for number, source in enumerate(config.sources):
-        read, skipped = read_one(source, config.seed, workers)
+        read, skipped = read_one(source, config.seed, job.workers)
         prefix = prefix_of(read.root, config.image_root)
         table, dropped = read.table, list[dict[str, str]]()
         if config.verify:
-            table, dropped = _verified(read, str(source.path), prefix, config, workers)
+            table, dropped = _verified(read, str(source.path), prefix, job)
         report.add_source(source, skipped, dropped)
         report.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
@@ -148,15 +140,17 @@ def checks_of(config: MixConfig, paths: Sequence[str], prefix: str) -> Checks:
 
 
 def _verified(
-    read: Manifest, name: str, prefix: str, config: MixConfig, workers: int
+    read: Manifest, name: str, prefix: str, job: Job
 ) -> tuple[pd.DataFrame, list[dict[str, str]]]:
     """Decode a source's images; return the rows that can be used, and the dropped files."""
-    checks = checks_of(config, read.table["image_path"].unique(), prefix)
-    checks.fill(workers, name)
+    checks = checks_of(job.config, read.table["image_path"].unique(), prefix)
+    checks.fill(job.workers, name)
     found = checks.table()
-    verified = Checks(VERIFY, config.image_root, found.index, prefix=prefix, known=checks.states)
     table, dropped = drop_unusable(read.table, read.root, found, name)
-    new = verified.missing()  # stored, so that training need not decode them again
+    # Stored for training too, so that it need not decode them again
+    root = job.config.image_root
+    verified = Checks(VERIFY, root, found.index, prefix=prefix, known=checks.states)
+    new = verified.missing()
     verified.store.begin()
     verified.store.add(verified.states.take(new), found[list(VERIFY.columns)].iloc[new])
     return table, dropped
@@ -286,36 +280,35 @@ def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return table
 
 
-def limit_classes(
-    table: pd.DataFrame, config: MixConfig, embed: Embed | None, report: CurationReport
-) -> pd.DataFrame:
-    """Drop rare classes and cap large ones, within each source.
-
-    Raises UserError if a source has no class left.
-    """
-    choice = config.clean.cap if config.clean else "random"
-    large_enough, capped = [], []
+def drop_rare_classes(table: pd.DataFrame, config: MixConfig) -> pd.DataFrame:
+    """Drop the rare classes of each source. Raises UserError if a source has no class left."""
+    tables = []
     for number, source in enumerate(config.sources):
-        rows = table[table["source"] == number].reset_index(drop=True)
-        least, most = config.limits(source)
-        rows = drop_rare(rows, least)
+        least, _ = config.limits(source)
+        rows = drop_rare(table[table["source"] == number].reset_index(drop=True), least)
         if rows.empty:
             raise UserError(
                 f"{source.path}: no class has {least} images, so no row is left; lower min_images"
             )
-        large_enough.append(rows)
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
+
+
+def cap_classes(table: pd.DataFrame, config: MixConfig, embed: Embed | None) -> pd.DataFrame:
+    """Cap the large classes of each source; `embed` is for diverse caps."""
+    choice, tables = config.clean.cap if config.clean else "random", []
+    for number, source in enumerate(config.sources):
+        rows = table[table["source"] == number].reset_index(drop=True)
+        _, most = config.limits(source)
         if most is not None and choice == "first":
             rows = cap_first(rows, most)
         elif most is not None and choice == "diverse":
             assert embed is not None  # a config that cleans has one
             rows = cap_diverse(rows, most, embed)
         elif most is not None:
-            rows = cap_large(rows, most, config.seed)
-        capped.append(rows)
-    report.after("min_images", pd.concat(large_enough, ignore_index=True))
-    table = pd.concat(capped, ignore_index=True)
-    report.after("max_images", table)
-    return table
+            rows = cap_random(rows, most, config.seed)
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:

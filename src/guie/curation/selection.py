@@ -1,4 +1,4 @@
-"""Greedy selection of data sets: candidates, an on-disk log of evaluations, and the search."""
+"""Greedy selection of data sets: candidates, the search, and its on-disk log of evaluations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_json, write_text
-from guie.config.data import SelectionRule
-from guie.curation.classes import cap_large
+from guie.config.data import SelectionConfig, SelectionRule
+from guie.curation.classes import cap_random
+from guie.curation.evaluators import FullTraining, Proxy, Score
+from guie.curation.features import Job
+from guie.data.manifest import Sidecar
 
-COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")  # of `gains`
+COLUMNS = ["step", "change", "gain", "standard_error", "score", "mix"]  # of `gains`
 
 
 class Candidate(NamedTuple):
@@ -36,13 +39,6 @@ Mix = frozenset[Candidate]
 Scores = Callable[[Mix, range], np.ndarray]  # (mix, seeds) -> score for each seed, float64 [S]
 
 
-class Score(NamedTuple):
-    """The val score of training on a mix."""
-
-    value: float  # the metric that the search maximizes
-    domains: dict[str, float]  # the same metric for each domain
-
-
 @dataclass(frozen=True)
 class Step:
     """One step of the search. The last step of a direction is rejected: its gain is too small."""
@@ -55,6 +51,41 @@ class Step:
     standard_error: float  # of the gain; 0 for the first source
     accepted: bool
     tried: dict[str, float]  # gain of every candidate, by its change
+
+
+def select_rows(
+    table: pd.DataFrame, selection: SelectionConfig, job: Job, sidecar: Sidecar
+) -> pd.DataFrame:
+    """Return the train rows of the best mix found, with all of val and test.
+
+    Raises UserError if there is no val split to score on, or the budget ends within the first step.
+    """
+    if not (table["split"] == "val").any():
+        raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
+    if selection.by not in table or (table[selection.by] == "").any():
+        raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
+    config = job.config
+    evaluator: Proxy | FullTraining
+    if selection.evaluator == "proxy":
+        assert selection.proxy is not None  # checked with the config
+        feat_NF = job.embed(selection.proxy)(table["image_path"].tolist(), "whole")
+        evaluator = Proxy(feat_NF, table, selection.proxy, selection.metric)
+    else:
+        evaluator = FullTraining(table, selection, config, sidecar)
+
+    def evaluate(mix: Mix, seed: int) -> Score:
+        rows = mix_rows(table, mix, selection.by, config.seed)
+        return evaluator.score(rows, seed, mix_name(mix))
+
+    identity = f"{evaluator.identity()} {selection.by} {config.seed}"
+    rule, log = selection.rule, config.beside(".selection.jsonl")
+    known = Evaluations(log, identity, evaluate, rule.max_evaluations, rule.max_minutes)
+    candidates = candidates_of(table, selection.by, selection.caps)
+    steps = search(candidates, known, rule, config.beside(".selection.json"))
+    job.report.gains = gains(steps)
+    print(render(steps))
+    chosen = mix_rows(table, steps[-1].mix, selection.by, config.seed)
+    return pd.concat([chosen, table[table["split"] != "train"]], ignore_index=True)
 
 
 def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> list[Candidate]:
@@ -85,7 +116,7 @@ def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
     found = []
     for source, cap in sorted(mix):
         rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
-        found.append(cap_large(rows, cap, seed) if cap else rows)
+        found.append(cap_random(rows, cap, seed) if cap else rows)
     return pd.concat(found, ignore_index=True)
 
 
@@ -217,29 +248,31 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
         mix = frozenset({candidate.source: candidate for candidate in by_size}.values())
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
-        while True:
-            if direction == "forward":
-                possible = [*_additions(mix, candidates)]
-            else:
-                possible = [(mix - {one}, f"-{one}") for one in sorted(mix) if len(mix) > 1]
-            moves = {new: change for new, change in possible if new not in visited}
+        accepted = True
+        while accepted:
+            moves = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            moves = {new: change for new, change in moves.items() if new not in visited}
             if not moves:
                 break
             step = _step(direction, mix, moves, first_seed, scores, rule)
             yield step
             first_seed += rule.seeds + rule.confirm_seeds
-            if not step.accepted:
-                break
-            mix = step.mix
+            mix, accepted = step.mix, step.accepted
             visited.add(mix)
 
 
-def _additions(mix: Mix, candidates: Sequence[Candidate]) -> Iterator[tuple[Mix, str]]:
+def _additions(mix: Mix, candidates: Sequence[Candidate]) -> dict[Mix, str]:
+    """Return the mixes with one more candidate, or another cap of a source, and the change."""
     present = {candidate.source: candidate for candidate in mix}
+    moves = {}
     for candidate in sorted(set(candidates) - mix):
         old = present.get(candidate.source)
-        change = f"{old} -> {candidate}" if old else f"+{candidate}"
-        yield mix - {old} | {candidate}, change
+        moves[mix - {old} | {candidate}] = f"{old} -> {candidate}" if old else f"+{candidate}"
+    return moves
+
+
+def _removals(mix: Mix) -> dict[Mix, str]:
+    return {mix - {one}: f"-{one}" for one in sorted(mix) if len(mix) > 1}
 
 
 def _step(
@@ -257,14 +290,14 @@ def _step(
         before_S = scores(mix, seeds) if mix else np.zeros(len(seeds))
         return scores(new, seeds) - before_S
 
-    screen = range(first_seed, first_seed + rule.seeds)
-    screened = {new: gains_of(new, screen) for new in moves}
+    seeds = range(first_seed, first_seed + rule.seeds)
+    screened = {new: gains_of(new, seeds) for new in moves}
     gain_of = {new: float(gains_S.mean()) for new, gains_S in screened.items()}
     best = max(moves, key=gain_of.__getitem__)  # ties go to the first move
-    gain, seeds = gain_of[best], screen
+    gain = gain_of[best]
     error = standard_error([*screened.values()]) if mix else 0.0
     if rule.confirm_seeds and (gain > 0 or not mix):
-        seeds = range(screen.stop, screen.stop + rule.confirm_seeds)
+        seeds = range(seeds.stop, seeds.stop + rule.confirm_seeds)
         gain = float(gains_of(best, seeds).mean())
         error *= math.sqrt(rule.seeds / rule.confirm_seeds)
     accepted = not mix or gain > rule.min_standard_errors * error
@@ -319,24 +352,23 @@ def search(
             steps.append(step)
             verdict = "accepted" if step.accepted else "rejected"
             gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
-            line = f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"
-            tqdm.write(line)
+            tqdm.write(f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}")
             write("not yet")
     except BudgetSpent:
         stopped = "budget"
-    if not steps and stopped != "budget":
+        if not steps:
+            # A backward step compares each removal with the whole mix.
+            whole = rule.directions[0] == "backward"
+            mixes = len({one.source for one in candidates}) + 1 if whole else len(candidates)
+            needed = mixes * rule.seeds + (1 + whole) * rule.confirm_seeds
+            raise UserError(
+                "selection.rule: the budget ends within the first step; set max_evaluations to"
+                f" {needed} or more, and max_minutes to the time that these take"
+            ) from None
+    if not steps:
         raise UserError(
             "selection: there is one source only, and backward can remove none; add sources, or leave"
             " selection out"
-        )
-    if not steps:
-        needed = len(candidates) * rule.seeds + rule.confirm_seeds
-        if rule.directions[0] == "backward":  # each removal is compared with the whole mix
-            sources = len({candidate.source for candidate in candidates})
-            needed = (sources + 1) * rule.seeds + 2 * rule.confirm_seeds
-        raise UserError(
-            "selection.rule: the budget ends within the first step; set max_evaluations to"
-            f" {needed} or more, and max_minutes to the time that these take"
         )
     write(stopped)
     return steps

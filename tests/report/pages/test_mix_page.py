@@ -42,7 +42,7 @@ def finding(kind: str, similarity: float, action: str = "dropped", **more: Any) 
     values |= {"image_path": "0.jpg", "other_path": "1.jpg", "split": "train", "distance": 3.0}
     values |= {"other_split": "train", "kind": kind, "similarity": similarity, "action": action}
     values |= {"copy": "near", "difference": 1 - similarity, "limit": 0.6, "labels": 0}
-    return values | {"sure": True, "said": False} | more
+    return values | {"sure": True, "confirmed": False} | more
 
 
 def steps(*rows: tuple) -> pd.DataFrame:
@@ -356,7 +356,7 @@ def test_a_placeholder_leaves_room_for_other_pairs() -> None:
 def test_a_finding_is_explained_by_the_difference_and_by_numbers(written) -> None:
     near = finding("leak", 0.98, difference=0.123, limit=0.456, distance=7)
     doubtful = finding("conflict", 0.9, "reported", difference=0.5, sure=False, other_path="2.jpg")
-    others = [finding("conflict", 0.9, said=True), finding("exact duplicate", 1.0, copy="exact")]
+    others = [finding("conflict", 0.9, confirmed=True), finding("exact duplicate", 1.0, copy="exact")]
     others += [finding("placeholder", 1.0, copy="exact", labels=17)]
     page = Page(written(findings=pd.DataFrame([near, doubtful, *others])))
     text = " ".join(page.text)

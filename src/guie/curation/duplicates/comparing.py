@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image, ImageEnhance
 
 from guie.base.files import rows_folder
@@ -41,21 +42,16 @@ ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
 EACH = 3  # altered copies of an image
 
 
-def altered_copies(image: Image.Image, number: int) -> list[Image.Image]:
-    """Return altered copies of image `number`; nine images use every alteration equally often."""
-    chosen = ((EACH * number + n) % len(ALTERATIONS) for n in range(EACH))
-    return [ALTERATIONS[n](image) for n in chosen]
-
-
 class Pixels:
-    """Differences between images of a folder, measured by `rows.comparison.compare`.
+    """Differences between images of a folder, from `rows.comparison.compare`.
 
     Args:
-        digests: the `pixel_digest` of each image, by path; the results are stored by it.
+        table: image_path and `pixels`, the digest of each image; the results are stored by digest.
     """
 
-    def __init__(self, root: Path, workers: int, digests: Mapping[str, str]):
-        self.root, self.workers, self.digests = root, workers, digests
+    def __init__(self, root: Path, workers: int, table: pd.DataFrame):
+        self.root, self.workers = root, workers
+        self.digests = dict(zip(table["image_path"], table["pixels"], strict=True))
 
     def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
         """Return (P,) differences of path pairs. Raises UserError for an undecodable file."""
@@ -89,8 +85,9 @@ def _between(root: Path, mirrored: bool, pair: tuple[str, str]) -> list[float]:
 
 
 def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:
+    """Compare image `number` with its alterations; nine images use every alteration equally often."""
     number, path = numbered
     image = open_as_seen(root / path)
-    plain = working(image)
-    copies = altered_copies(image, number)
-    return [round(compare(plain, working(copy)), 4) for copy in copies]
+    plain, first = working(image), EACH * number
+    chosen = [ALTERATIONS[n % len(ALTERATIONS)] for n in range(first, first + EACH)]
+    return [round(compare(plain, working(alter(image))), 4) for alter in chosen]

@@ -18,13 +18,19 @@ from guie.report.pages.mix import evidence
 # copy: exact, near, or empty.
 # distance: hash bits between copies; for outliers, cosine to another class minus cosine to their own.
 # difference: pixel difference of two pictures; limit: its maximum for that kind.
-# sure: enough evidence to act on; said: a person's verdict; labels: number of a placeholder's labels.
+# sure: enough evidence to act on; confirmed: by a person's verdict; labels: of a placeholder, how many.
 COLUMNS = [
     *("kind", "image_path", "other_path", "label", "other_label", "split", "other_split", "copy"),
-    *("distance", "similarity", "difference", "limit", "sure", "said", "labels", "action"),
+    *("distance", "similarity", "difference", "limit", "sure", "confirmed", "labels", "action"),
 ]
-DEFAULTS = {"copy": "", "difference": np.nan, "limit": np.nan, "sure": True, "said": False}
-DEFAULTS |= {"labels": 0}
+DEFAULTS = {
+    "copy": "",
+    "difference": np.nan,
+    "limit": np.nan,
+    "sure": True,
+    "confirmed": False,
+    "labels": 0,
+}
 SHOWN = 10
 REMEDIES = {
     "leak": "training images are copies of val or test images; set clean.leaks to drop_train to"
@@ -32,23 +38,26 @@ REMEDIES = {
     "conflict": "images have a copy with other labels; set clean.conflicts to drop_all, keep_first"
     " or report to continue",
 }
-IS_COPY = {"copy": True, "not a copy": False}  # by verdict
+VERDICTS = ["", "copy", "not a copy"]
 KEY = ["image_path", "other_path"]
 VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
 # values of a pair that exists only because of a person's verdict
-UNMEASURED = {"distance": 64, "similarity": 0.0}
-UNMEASURED |= dict.fromkeys(["difference", "sure_limit", "copy_limit"], np.nan)
+UNMEASURED = {
+    "distance": 64,
+    "similarity": 0.0,
+    "difference": np.nan,
+    "sure_limit": np.nan,
+    "copy_limit": np.nan,
+    "confirmed": True,
+    "grade": Grade.SURE,
+}
 
 
 def findings(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of findings in the given order, indexed from 0."""
-    found = []
-    for table in tables:
-        if len(table):
-            missing = {name: value for name, value in DEFAULTS.items() if name not in table}
-            found.append(table.assign(**missing)[COLUMNS])
+    found = [table.assign(**DEFAULTS | dict(table))[COLUMNS] for table in tables if len(table)]
     if not found:
-        return pd.DataFrame(columns=COLUMNS).astype({"copy": str, "sure": bool, "said": bool})
+        return pd.DataFrame(columns=COLUMNS).astype({"copy": str, "sure": bool, "confirmed": bool})
     return pd.concat(found, ignore_index=True)
 
 
@@ -119,7 +128,7 @@ class Verdicts:
         if missing := {*KEY, "verdict"} - set(table):
             raise UserError(f"{path}: no column {', '.join(sorted(missing))}; add it or delete it")
         table["verdict"] = table["verdict"].str.strip().str.lower()
-        wrong = np.flatnonzero(~table["verdict"].isin(["", *IS_COPY]))
+        wrong = np.flatnonzero(~table["verdict"].isin(VERDICTS))
         if len(wrong):
             raise UserError(
                 f"{path}: line {rows.places[wrong[0]]}: invalid verdict"
@@ -149,27 +158,25 @@ class Verdicts:
         """
         given = self.given
         given = given[given[KEY].isin(pictures.index).all(axis=1)]
-        is_copy: dict[tuple[int, int], bool] = {}
-        for one, other, verdict in given[[*KEY, "verdict"]].itertuples(index=False):
-            first, second = sorted((int(pictures[one]), int(pictures[other])))
-            is_copy[first, second] = IS_COPY[verdict]
-            if first == second and not IS_COPY[verdict]:
-                raise UserError(
-                    f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
-                    " of them, or set clean.exact to report to keep both"
-                )
-        known = list(zip(pairs["first"], pairs["second"], strict=True))
-        verdicts = pd.Series([is_copy.get(pair) for pair in known], pairs.index, dtype=object)
-        copies = verdicts.eq(True)
-        pairs = pairs.assign(said=copies, grade=pairs["grade"].mask(copies, Grade.SURE))
-        pairs = pairs[~verdicts.eq(False)].reset_index(drop=True)
-        absent = is_copy.keys() - {*known}
-        more = [(*p, True) for p, copy in is_copy.items() if copy and p in absent and p[0] != p[1]]
-        if not more:
-            return pairs
-        added = pd.DataFrame(more, columns=["first", "second", "said"])
-        added = added.assign(**UNMEASURED, grade=Grade.SURE)
-        return pd.concat([pairs, added], ignore_index=True)
+        ends = np.sort(np.stack([pictures[given[name]] for name in KEY], axis=1))
+        same = (ends[:, 0] == ends[:, 1]) & (given["verdict"] != "copy")
+        if same.any():
+            one, other = given.loc[same, KEY].iloc[0]
+            raise UserError(
+                f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
+                " of them, or set clean.exact to report to keep both"
+            )
+        verdicts = pd.DataFrame(ends, columns=["first", "second"])
+        verdicts["verdict"] = given["verdict"].to_numpy()
+        verdicts = verdicts.drop_duplicates(["first", "second"], keep="last")
+        verdict = verdicts.set_index(["first", "second"])["verdict"]
+        known = pd.MultiIndex.from_frame(pairs[["first", "second"]])
+        found = verdict.reindex(known).to_numpy(object)
+        grade = pairs["grade"].mask(found == "copy", Grade.SURE)
+        pairs = pairs.assign(confirmed=found == "copy", grade=grade)[found != "not a copy"]
+        absent = verdict[(verdict == "copy") & ~verdict.index.isin(known)].index.to_frame()
+        absent = absent[absent["first"] != absent["second"]].assign(**UNMEASURED)
+        return pd.concat([pairs, absent], ignore_index=True) if len(absent) else pairs
 
     def write(self, findings: pd.DataFrame) -> None:
         """Append the near pairs of the findings to the earlier verdicts, doubtful pairs first.

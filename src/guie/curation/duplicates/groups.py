@@ -1,8 +1,4 @@
-"""Group the images of a folder that are copies of each other, or look alike, as curation finds them.
-
-Hashes propose pairs, thumbnails confirm them, and pixels decide. Groups are the connected components of the
-pairs.
-"""
+"""Groups of images of a folder that are copies of each other, or look alike, as curation finds them."""
 
 from __future__ import annotations
 
@@ -22,14 +18,15 @@ from guie.curation.duplicates.links import find_links
 from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
+COLUMNS = ["group", "image_path", "kind", "difference", "domain", "label"]
 
 
 def find_groups(
     root: Path, files: pd.DataFrame, workers: int, mirrored: bool = False
 ) -> pd.DataFrame:
-    """Return groups of images that are copies, or look like copies.
+    """Return groups of images that are copies, or look like copies: the components of their links.
 
-    Columns: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
+    COLUMNS: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
     link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images.
 
     Args:
@@ -48,23 +45,24 @@ def find_groups(
     names = {"domain": "pictures", "label": "unknown"}  # rules compare within domains
     table = table.assign(**{key: files[key].replace("", name) for key, name in names.items()})
     embed = partial(thumbnails, root=root, workers=workers)
-    digests = dict(zip(table["image_path"], table["pixels"], strict=True))
-    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers, digests))
+    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers, table))
     near, size = links.near, links.pictures.max() + 1
     pairs = np.ones(len(near), bool), (near["picture"], near["other"])
     _, group_of = connected_components(coo_matrix(pairs, shape=(size, size)), directed=False)
     picture = files["image_path"].map(links.pictures)
     rows = files.assign(picture=picture, group=group_of[picture])
-    rows = rows[rows.groupby("group")["image_path"].transform("size") > 1]
+    members = rows.groupby("group")["image_path"]
+    rows = rows.assign(size=members.transform("size"), first=members.transform("min"))
+    rows = rows[rows["size"] > 1].sort_values(
+        ["size", "first", "image_path"], ascending=[False, True, True]
+    )
     best = near.sort_values(["grade", "difference"], ascending=[False, True])
     best = best.drop_duplicates("picture").set_index("picture")
-    equal = rows.groupby("picture")["image_path"].transform("size") > 1
     grade, difference = (rows["picture"].map(best[key]) for key in ("grade", "difference"))
+    equal = rows["picture"].duplicated(keep=False)
     kinds = np.where(equal, "equal", np.where(grade >= Grade.COPY, "copy", "alike"))
-    rows = rows.assign(kind=kinds, difference=difference.where(~equal, 0.0))
-    first = rows.groupby("group")["image_path"].agg(["size", "min"])
-    order = first.sort_values(["size", "min"], ascending=[False, True]).index
-    number = pd.Series(np.arange(1, len(order) + 1), order)
-    rows = rows.assign(group=rows["group"].map(number)).sort_values(["group", "image_path"])
-    columns = ["group", "image_path", "kind", "difference", "domain", "label"]
-    return rows[columns].reset_index(drop=True)
+    return rows.assign(
+        group=pd.factorize(rows["group"])[0] + 1,
+        kind=kinds,
+        difference=difference.where(~equal, 0.0),
+    )[COLUMNS].reset_index(drop=True)

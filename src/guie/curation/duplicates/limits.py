@@ -25,10 +25,6 @@ LEAST, MOST = 1.5, 100.0
 
 CROSS = "across domains"
 ALIKE, UNLIKE = "in common", "none in common"  # labels of two pictures
-COLUMNS = [
-    *("domain", "labels", "images", "compared", "reach", "exponent", "sure_limit", "copy_limit"),
-    *("sure", "copies", "near", "false_sure", "false_copies", "recall_sure", "recall_copies"),
-]
 
 
 class Grade(IntEnum):
@@ -37,6 +33,26 @@ class Grade(IntEnum):
     NEAR = 0  # differ no more than altered copies do
     COPY = 1  # enough for a duplicate within a class
     SURE = 2  # beyond doubt: enough for a finding across labels or splits
+
+
+class Limit(NamedTuple):
+    """The limits of a domain's pairs with one kind of labels."""
+
+    domain: str  # or CROSS
+    labels: str  # ALIKE or UNLIKE
+    images: int  # of the domain
+    compared: int  # pairs
+    reach: float  # the largest difference of altered copies, with a margin as the sample is small
+    exponent: float  # of the `Tail`
+    sure_limit: float  # up to this difference, a pair is a copy beyond doubt
+    copy_limit: float  # up to this one, a copy
+    sure: int  # pairs up to the limit
+    copies: int
+    near: int  # pairs up to `reach`
+    false_sure: float  # expected number of pairs up to the limit that are no copies
+    false_copies: float
+    recall_sure: float  # share of altered copies up to the limit
+    recall_copies: float
 
 
 class Tail(NamedTuple):
@@ -101,8 +117,6 @@ def limits(
 ) -> pd.DataFrame:
     """Compute the limits of each domain, for pairs with and without a common label.
 
-    `reach` is the largest difference of altered copies, with a margin because the sample is small.
-
     Args:
         pairs: columns domain (`CROSS` for two), labels (ALIKE or UNLIKE), difference.
         images: number of images by domain.
@@ -110,33 +124,42 @@ def limits(
         config: the accepted shares of a domain's images that are falsely found.
 
     Returns:
-        COLUMNS, one row for each domain and kind of labels. Up to `sure_limit` a pair is a copy
-        beyond doubt, up to `copy_limit` a copy, up to `reach` near. `sure`, `copies` and `near`
-        count the pairs up to each limit. `false_` counts the expected false pairs, `recall_` is
-        the share of altered copies below the limit.
+        A row of `Limit` for each domain and kind of labels.
     """
-    everything = np.concatenate([*altered.values(), np.zeros(0)])
-    altered = {**altered, CROSS: everything}
+    altered = {**altered, CROSS: np.concatenate([*altered.values(), np.zeros(0)])}
     images = pd.concat([images, pd.Series({CROSS: images.sum()})])
-    reach = {
+    reaches = {
         domain: float(np.clip(ROOM * np.quantile(found, REACH), REACH_MIN, REACH_MAX))
         for domain, found in altered.items()
         if len(found)
     }
-    reach[CROSS] = min(reach.values(), default=REACH_MIN)
+    reaches[CROSS] = min(reaches.values(), default=REACH_MIN)
     pooled = fit_tail(pairs["difference"].to_numpy(), REACH_MAX).exponent
     rows = []
     for (domain, labels), found in pairs.groupby(["domain", "labels"]):
-        differences, own = found["difference"].to_numpy(), images[domain]
-        tail = fit_tail(differences, reach[domain], pooled)
-        sure = tail.limit(config.false_sure * own, reach[domain])
-        copy = tail.limit(config.false_copies * own, reach[domain])
-        counts = [int((differences <= limit).sum()) for limit in (sure, copy, reach[domain])]
-        false = tail.below(sure), tail.below(copy)
-        recall = [float((altered[domain] <= limit).mean()) for limit in (sure, copy)]
-        start = (domain, labels, own, len(found), reach[domain], tail.exponent, sure, copy)
-        rows.append((*start, *counts, *false, *recall))
-    return pd.DataFrame(rows, columns=COLUMNS)
+        differences, own, reach = found["difference"].to_numpy(), images[domain], reaches[domain]
+        tail = fit_tail(differences, reach, pooled)
+        sure = tail.limit(config.false_sure * own, reach)
+        copy = tail.limit(config.false_copies * own, reach)
+        row = Limit(
+            domain=domain,
+            labels=labels,
+            images=own,
+            compared=len(found),
+            reach=reach,
+            exponent=tail.exponent,
+            sure_limit=sure,
+            copy_limit=copy,
+            sure=int((differences <= sure).sum()),
+            copies=int((differences <= copy).sum()),
+            near=int((differences <= reach).sum()),
+            false_sure=tail.below(sure),
+            false_copies=tail.below(copy),
+            recall_sure=float((altered[domain] <= sure).mean()),
+            recall_copies=float((altered[domain] <= copy).mean()),
+        )
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(Limit._fields))
 
 
 def graded(pairs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:

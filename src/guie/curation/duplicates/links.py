@@ -12,19 +12,25 @@ from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.findings import Verdicts
-from guie.curation.duplicates.limits import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
+from guie.curation.duplicates.limits import ALIKE, CROSS, UNLIKE, Grade, Limit, graded, limits
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
 from guie.rows.hashes import Hashes
 
-NEAR = {
-    **{"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float64},
-    **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
-    **{"grade": np.int64, "said": np.bool_},  # said: by a person
+# distance: bits of the perceptual hash; similarity: cosine; difference: from `rows.comparison.compare`.
+# sure_limit, copy_limit: of a certain copy, and of any copy. confirmed: by a person's verdict.
+MEASURES = {
+    "distance": "int64",
+    "similarity": "float64",
+    "difference": "float64",
+    "sure_limit": "float64",
+    "copy_limit": "float64",
+    "grade": "int64",
+    "confirmed": "bool",
 }
-PAIR = ["first", "second", *list(NEAR)[2:]]  # the same columns, each pair once
+NEAR = {"picture": "int64", "other": "int64", **MEASURES}  # columns of `Links.near`
 SAMPLE = 256  # images that calibrate the minimum similarity
-CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
+LOW = 0.01  # quantile of their similarity to altered copies of themselves
 # Factor on that quantile's distance from 1. Real copies also differ in light, and the stricter
 # pixel comparison follows.
 ROOM = 2.0
@@ -41,29 +47,19 @@ class Links:
     """
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
-    # Columns of NEAR: distance in bits of the perceptual hash, similarity as a cosine, difference
-    # from `rows.comparison.compare`, its limits for a certain copy and for any copy, the
-    # Grade, and whether a person gave that grade. Each pair is listed in both directions, sorted by
-    # picture, then by difference, smallest first.
+    # NEAR, each pair in both directions, sorted by picture, then by difference, smallest first
     near: pd.DataFrame
     limits: pd.DataFrame  # the result of `limits.limits`
 
     @cached_property
-    def beside(self) -> dict[int, list[int]]:
+    def neighbours(self) -> dict[int, list[int]]:
         """The near pictures of each picture that has any, smallest difference first."""
         return self.near.groupby("picture")["other"].agg(list).to_dict()
 
     @cache  # noqa: B019 - two grades, and a mix has one such table
-    def of(self, grade: Grade) -> Links:
-        """Return the links of at least that grade."""
-        return self._with(self.near["grade"] >= grade)
-
-    @cache  # noqa: B019 - as above
-    def below(self, grade: Grade) -> Links:
-        """Return the near links below that grade."""
-        return self._with(self.near["grade"] < grade)
-
-    def _with(self, kept: pd.Series) -> Links:
+    def of(self, grade: Grade, below: bool = False) -> Links:
+        """Return the links of at least that grade, or those below it."""
+        kept = (self.near["grade"] >= grade) != below
         return replace(self, near=self.near[kept].reset_index(drop=True))
 
 
@@ -85,19 +81,19 @@ def find_links(
     """
     images = images_of(table)
     numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
-    pairs, found = pd.DataFrame(columns=PAIR), pd.DataFrame(columns=COLUMNS)
+    pairs = pd.DataFrame(columns=["first", "second", *MEASURES])
+    found = pd.DataFrame(columns=list(Limit._fields))
     if near is not None:
         firsts = images.drop_duplicates("pixels").reset_index(drop=True)
         pairs = measured(firsts, near, embed, differences)
-        sizes = firsts.groupby("domain").size()
         ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
         involved = firsts["domain"].isin(firsts["domain"].iloc[ends])
         altered = {}  # by domain, differences between some images and altered copies of them
         for domain, rows in firsts[involved].groupby("domain"):
             drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
             altered[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
-        found = limits(pairs, sizes, altered, near)
-        pairs = graded(pairs, found).assign(said=False)
+        found = limits(pairs, firsts.groupby("domain").size(), altered, near)
+        pairs = graded(pairs, found).assign(confirmed=False)
     if verdicts is not None:
         pairs = verdicts.applied(pairs, numbers)
     ways = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
@@ -139,27 +135,22 @@ def measured(
         pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
     one, other = (pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
     ends = list(zip(one["image_path"], other["image_path"], strict=True))
-    same = one["domain"] == other["domain"]
-    names = pd.concat([one["label"], other["label"]]).unique()
-    sets = {label: frozenset(label.split("|")) for label in names}
-    labels = [
-        UNLIKE if sets[own].isdisjoint(sets[others]) else ALIKE
+    unlike = [
+        set(own.split("|")).isdisjoint(others.split("|"))
         for own, others in zip(one["label"], other["label"], strict=True)
     ]
     return pairs.assign(
         difference=differences.between(ends, near.mirrored) if ends else np.empty(0),
-        domain=one["domain"].where(same, CROSS),
-        labels=np.array(labels, object),
+        domain=one["domain"].where(one["domain"] == other["domain"], CROSS),
+        labels=np.where(np.array(unlike, bool), UNLIKE, ALIKE),
     )
 
 
 def _similarity_of_copies(paths: np.ndarray, embed: Embed) -> float:
     """Return the cosine that 99 % of images exceed to a cropped and compressed copy of themselves."""
-    sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]]
-    plain_ND, altered_ND = (
-        np.asarray(embed(sample.tolist(), view)) for view in ("content", "altered")
-    )
-    return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), CONFIRMED))
+    sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]].tolist()
+    plain_ND, altered_ND = (np.asarray(embed(sample, view)) for view in ("content", "altered"))
+    return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), LOW))
 
 
 def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndarray:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import comb, isqrt
-from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -26,7 +25,7 @@ BLOCK = 1024  # hashes searched at once
 EXACT = 3_000_000  # hashes up to which the search is exact: a million images have no more
 PROBES = 16  # cells compared with a hash
 SAMPLED, ROUNDS = 64, 10  # hashes of a cell in the sample that k-means takes, and its iterations
-MANY = 2**23  # matches after which only the nearest are kept
+MANY = 2**23  # pairs after which only the nearest are kept
 WORDS = 4  # of a hash, for tables of candidates
 WORD_BITS = BITS // WORDS
 # Costs in units of one comparison by the flat index, rounded up from 63 and 5 as measured on random
@@ -35,15 +34,6 @@ LOOKUP, CANDIDATE = 128, 8
 ONES = np.array([number.bit_count() for number in range(2**WORD_BITS)], np.uint8)
 
 Matches = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Owners(NamedTuple):
-    """H distinct hashes, and for each hash the sorted positions of its images."""
-
-    hashes: np.ndarray  # (H, 8) uint8
-    images: np.ndarray  # positions for the first hash, then for the second, and so on
-    starts: np.ndarray  # (H,) where the positions of each hash start
-    counts: np.ndarray  # (H,) number of images of each hash
 
 
 def close_pairs(
@@ -68,66 +58,47 @@ def close_pairs(
         (plain + turned, [*plain, "centre"]),
         (["centre", *(plain if mirrored else [])], plain + turned),
     ]
-    count, found = len(prints), [np.empty(0, np.int64)]
+    count, codes = len(prints), [np.empty(0, np.int64)]
+    prints = prints.reset_index(drop=True)
     for names, other_names in ways:
-        queries = _owners(prints, names, range(part[0], count, part[1]))
-        known = _owners(prints, other_names, range(count))
+        own = _hashes_of(prints.iloc[part[0] :: part[1]], names)
         # One more than NEAREST, because the image itself may be among them
-        known = known._replace(counts=np.minimum(known.counts, NEAREST + 1))
-        near = [np.empty(0, np.int64)]
-        for hashes, others, distance in near_hashes(queries.hashes, known.hashes, radius_bits):
-            hit, images = _images(known, others)
-            near.append(_encoded(hashes[hit], distance[hit], images, count))
-            if sum(map(len, near)) > 2 * len(near[0]) + MANY:
-                near = [_nearest(near, count, NEAREST + 1)]
-        hashes, distance, others = _decoded(_nearest(near, count, NEAREST + 1), count)
-        hit, images = _images(queries, hashes)
-        other = images != others[hit]
-        found.append(_encoded(images, distance[hit], others[hit], count)[other])
-    one, distance, two = _decoded(_nearest(found, count, NEAREST), count)
-    ends = {"first": np.minimum(one, two), "second": np.maximum(one, two)}
+        others = _hashes_of(prints, other_names).groupby("hash").head(NEAREST + 1)
+        image, other_image = own["image"].to_numpy(), others["image"].to_numpy()
+        for row, other_row, distance in near_hashes(_bytes(own), _bytes(others), radius_bits):
+            one, other = image[row], other_image[other_row]
+            # One number each, so that sorting finds the nearest others of each image
+            codes.append(((one * (BITS + 1) + distance) * count + other)[one != other])
+            if sum(map(len, codes)) > 2 * len(codes[0]) + MANY:
+                codes = [_nearest(codes, count)]
+    rest, other = np.divmod(_nearest(codes, count), max(count, 1))
+    one, distance = np.divmod(rest, BITS + 1)
+    ends = {"first": np.minimum(one, other), "second": np.maximum(one, other)}
     pairs = pd.DataFrame({**ends, "distance": distance})
     return pairs.drop_duplicates().sort_values(["first", "second"], ignore_index=True)
 
 
-def _owners(prints: pd.DataFrame, names: Sequence[str], rows: range) -> Owners:
-    columns = [prints[name].to_numpy(object)[rows] for name in names]
-    owners = [np.asarray(rows)[column != ""] for column in columns]
-    filled = [hash_bytes(column[column != ""]) for column in columns]
-    both = pd.DataFrame(
-        {"hash": np.concatenate(filled).view(np.uint64)[:, 0], "image": np.concatenate(owners)}
-    )
-    both = both.drop_duplicates().sort_values(["hash", "image"])
-    hashes, starts, counts = np.unique(both["hash"], return_index=True, return_counts=True)
-    return Owners(hashes[:, None].view(np.uint8), both["image"].to_numpy(), starts, counts)
+def _hashes_of(prints: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return the hashes in these columns, as uint64, and the image of each, sorted by both."""
+    texts = prints[list(names)].stack().droplevel(1)  # indexed by image
+    texts = texts[texts != ""]
+    hashes = hash_bytes(texts).view(np.uint64)[:, 0]
+    table = pd.DataFrame({"hash": hashes, "image": texts.index.to_numpy(np.int64)})
+    return table.drop_duplicates().sort_values(["hash", "image"])
 
 
-def _images(owners: Owners, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all images of these hashes, and before them the position in `hashes` of each."""
-    counts = owners.counts[hashes]
-    hit = np.repeat(np.arange(len(hashes)), counts)
-    number = np.arange(len(hit)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return hit, owners.images[owners.starts[hashes][hit] + number]
+def _bytes(hashes: pd.DataFrame) -> np.ndarray:
+    return np.ascontiguousarray(hashes["hash"].to_numpy())[:, None].view(np.uint8)
 
 
-# A row (a hash or an image), a distance and an image, as one number: sorting finds each row's nearest images.
-def _encoded(row: np.ndarray, distance: np.ndarray, image: np.ndarray, count: int) -> np.ndarray:
-    return (row * (BITS + 1) + distance) * count + image
-
-
-def _decoded(codes: np.ndarray, count: int) -> Matches:
-    rest, image = np.divmod(codes, max(count, 1))
-    return *np.divmod(rest, BITS + 1), image
-
-
-def _nearest(found: Sequence[np.ndarray], count: int, most: int) -> np.ndarray:
-    """Return codes of the nearest images of each row, each image once; of images as near, the first."""
-    codes = np.unique(np.concatenate(found))
-    row, _, image = _decoded(codes, count)
-    _, first = np.unique(row * count + image, return_index=True)
+def _nearest(codes: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the codes of the NEAREST others of each image, each once; of others as near, the first."""
+    every = np.unique(np.concatenate(codes))
+    image, other = every // ((BITS + 1) * max(count, 1)), every % max(count, 1)
+    _, first = np.unique(image * count + other, return_index=True)
     first.sort()
-    row = row[first]
-    return codes[first[np.arange(len(row)) - np.searchsorted(row, row) < most]]
+    image = image[first]
+    return every[first[np.arange(len(image)) - np.searchsorted(image, image) < NEAREST]]
 
 
 def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Iterator[Matches]:
@@ -138,7 +109,7 @@ def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Ite
     too long, each hash is compared with those of the nearest k-means cells: this misses a few.
 
     Args:
-        queries, known: (H, 8) uint8; distinct, in contiguous memory.
+        queries, known: (H, 8) uint8, in contiguous memory.
     """
     limits = word_limits(radius_bits)
     lookups = sum(comb(WORD_BITS, flips) for limit in limits for flips in range(limit + 1))
@@ -150,10 +121,9 @@ def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Ite
     else:
         index = faiss.IndexBinaryFlat(BITS)
     index.add(known)
-    blocks = range(0, len(queries), BLOCK)
-    for start in tqdm(blocks, "near-duplicates", unit="block", leave=False, disable=None):
-        hashes, others, distance = _within(index, queries[start : start + BLOCK], radius_bits)
-        yield start + hashes, others, distance
+    for start in _blocks(queries, "near-duplicates"):
+        rows, others, distance = _within(index, queries[start : start + BLOCK], radius_bits)
+        yield start + rows, others, distance
 
 
 def _in_cells(known: np.ndarray) -> faiss.IndexBinary:
@@ -201,17 +171,17 @@ def _by_words(
         index = faiss.IndexBinaryHash(BITS, WORD_BITS)
         index.nflip = limit
         index.add(np.ascontiguousarray(known[known_order][:, first]))
-        blocks, title = (
-            range(0, len(queries), BLOCK),
-            f"near-duplicates, part {word + 1} of {WORDS}",
-        )
-        for start in tqdm(blocks, title, unit="block", leave=False, disable=None):
+        for start in _blocks(queries, f"near-duplicates, part {word + 1} of {WORDS}"):
             block = order[start : start + BLOCK]
             found = _within(index, np.ascontiguousarray(queries[block][:, first]), radius_bits)
-            hashes, others, distance = block[found[0]], known_order[found[1]], found[2]
-            earlier = ONES[words[0][hashes, :word] ^ words[1][others, :word]] <= limits[:word]
+            rows, others, distance = block[found[0]], known_order[found[1]], found[2]
+            earlier = ONES[words[0][rows, :word] ^ words[1][others, :word]] <= limits[:word]
             new = ~earlier.any(axis=1)
-            yield hashes[new], others[new], distance[new]
+            yield rows[new], others[new], distance[new]
+
+
+def _blocks(queries: np.ndarray, title: str) -> tqdm:
+    return tqdm(range(0, len(queries), BLOCK), title, unit="block", leave=False, disable=None)
 
 
 def _within(index: faiss.IndexBinary, queries: np.ndarray, radius_bits: int) -> Matches:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,10 @@ from guie.curation.duplicates.links import Links
 
 Labels = frozenset[str]
 # What is measured of a pair of equal pictures
-EQUAL = {"distance": 0, "similarity": 1.0, "difference": 0.0, "said": False}
+EQUAL = {"distance": 0, "similarity": 1.0, "difference": 0.0, "confirmed": False}
 EQUAL |= {"sure_limit": 0.0, "copy_limit": 0.0}
+KINDS = ("exact", "near")  # of copies
+OTHER = {"image_path": "other_path", "label": "other_label", "split": "other_split"}
 # Policies that act; any other reports
 LEAK_ACTIONS = {"stop": "stop", "drop_train": "dropped", "declared": "declared"}
 CONFLICT_ACTIONS = {"keep_first": "dropped", "drop_all": "both dropped", "stop": "stop"}
@@ -28,37 +30,40 @@ class Side(NamedTuple):
     """The images of one side, training or evaluation, sorted by path."""
 
     rows: pd.DataFrame  # image_path, label, split, picture
-    pictures: list[int]
     labels: list[Labels]
-    beside: Mapping[int, list[int]]  # near pictures, the most similar first
+    links: Links
 
-    def near(self, picture: int) -> tuple[int, ...]:
-        """Return the picture and those near it."""
-        return picture, *self.beside.get(picture, ())
+    def near(self, picture: int) -> list[int]:
+        """Return the picture and those near it, the most similar first."""
+        return [picture, *self.links.neighbours.get(picture, [])]
 
     def images(self) -> Iterator[tuple[int, int, Labels]]:
         """Yield the position, the picture and the labels of each image."""
-        return zip(range(len(self.labels)), self.pictures, self.labels, strict=True)
+        return zip(range(len(self.labels)), self.rows["picture"].tolist(), self.labels, strict=True)
+
+
+class Pairs(NamedTuple):
+    """Pairs of an image of one side and a copy of it on the same side, or on the other one."""
+
+    side: Side
+    others: Side
+    ends: Iterable[tuple[int, int]]  # positions in both
+    actions: Mapping[str, str]  # by kind of copy
+
+
+# Training side, evaluation side, and whether their links are certain -> pairs that are findings
+Rule = Callable[[Side, Side, bool], list[Pairs]]
 
 
 def across(side: Side, other: Side) -> Iterator[tuple[int, int]]:
     """Yield images and the most similar copy on the other side that is not the image itself."""
-    images: dict[int, list[int]] = defaultdict(list)  # of the other side, by picture
-    for image, picture, _ in other.images():
-        images[picture].append(image)
-    paths, others = (one.rows["image_path"].tolist() for one in (side, other))
-
-    @cache
-    def copies(picture: int) -> list[int]:
-        """Return the first two, because one may be the image itself."""
-        found = chain.from_iterable(images.get(near, ()) for near in side.near(picture))
-        return list(islice(found, 2))
-
-    for image, picture, _ in side.images():
-        for copy in copies(picture):
-            if others[copy] != paths[image]:
-                yield image, copy
-                break
+    near = _with_equal(side.rows["picture"], side.links)
+    copies = other.rows.reset_index(names="copy").rename(columns={"picture": "other"})
+    # Two copies of a picture are enough, because one of them may be the image itself.
+    firsts = near.merge(copies.groupby("other").head(2)).groupby("picture").head(2)
+    pairs = side.rows.reset_index(names="image").merge(firsts, on="picture", suffixes=("", "_copy"))
+    pairs = pairs[pairs["image_path"] != pairs["image_path_copy"]].drop_duplicates("image")
+    yield from pairs[["image", "copy"]].itertuples(index=False, name=None)
 
 
 def unlike(side: Side) -> Iterator[tuple[int, int]]:
@@ -77,7 +82,7 @@ def unlike(side: Side) -> Iterator[tuple[int, int]]:
             yield image, other
 
 
-def unlike_one_that_stays(side: Side) -> Iterator[tuple[int, int]]:
+def unlike_kept(side: Side) -> Iterator[tuple[int, int]]:
     """Yield images to drop, each with the first earlier kept copy that shares no label with it."""
     # Kept images of a picture and its near ones: labels -> the first image with them
     kept: dict[int, dict[Labels, int]] = defaultdict(dict)
@@ -90,18 +95,18 @@ def unlike_one_that_stays(side: Side) -> Iterator[tuple[int, int]]:
                 kept[near].setdefault(labels, image)
 
 
-def alike_one_that_stays(side: Side, drops: Collection[str]) -> Iterator[tuple[int, int]]:
+def alike_kept(side: Side, drops: Collection[str]) -> Iterator[tuple[int, int]]:
     """Yield images and the first earlier kept copy that shares a label with them.
 
     If the kind of copy (`exact` or `near`) is in `drops`, the image is not kept, so later images
     are not compared with it. The dropped kind is tried first, then exact copies.
     """
-    beside = {picture: set(others) for picture, others in side.beside.items()}
+    neighbours = {picture: set(others) for picture, others in side.links.neighbours.items()}
     firsts: dict[str, dict[int, int]] = defaultdict(dict)  # of kept images, by label and picture
-    order = sorted(("exact", "near"), key=lambda kind: kind not in drops)
+    order = sorted(KINDS, key=lambda kind: kind not in drops)
     for image, picture, labels in side.images():
         for kind in order:
-            pictures = {picture} if kind == "exact" else beside.get(picture, set())
+            pictures = {picture} if kind == "exact" else neighbours.get(picture, set())
             found = (
                 firsts[label][near] for label in labels for near in pictures & firsts[label].keys()
             )
@@ -123,24 +128,28 @@ def find_placeholders(table: pd.DataFrame, links: Links, labels_max: int) -> pd.
         Findings; `other_path` is the first image of the placeholder with another label, `labels`
         the number of labels. Training images are dropped, others reported.
     """
-    rows = table[["image_path", "label", "split"]].drop_duplicates("image_path")
-    rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
-    rows = rows.sort_values("image_path", kind="stable")
-    sure = links.of(Grade.SURE)
+    rows = _with_pictures(table.drop_duplicates("image_path"), links)
+    near = _with_equal(rows["picture"], links.of(Grade.SURE))
     faces = rows.drop_duplicates(["picture", "label"])  # one image of each label of a picture
-    own = faces.groupby("picture").size()
-    near = sure.near["other"].map(own).fillna(0).groupby(sure.near["picture"]).sum()
-    many = own.index[own.add(near.reindex(own.index, fill_value=0)) > labels_max]
-    wanted = {*many, *sure.near.loc[sure.near["picture"].isin(many), "other"]}
-    faces_of = dict(iter(faces[faces["picture"].isin(wanted)].groupby("picture")))
-    found = []
-    for picture, group in rows[rows["picture"].isin(many)].groupby("picture"):
-        pictures = (picture, *sure.beside.get(picture, ()))
-        all_faces = pd.concat([faces_of[near] for near in pictures if near in faces_of])
-        labels = disjoint(all_faces["label"])
-        if labels > labels_max:
-            found.append(_placeholder(group, all_faces, labels))
-    return _by_path(found) if found else pd.DataFrame()
+    # Labels of a picture and its copies, at most
+    number = near["other"].map(faces.groupby("picture").size()).groupby(near["picture"]).sum()
+    near = near[near["picture"].isin(number.index[number > labels_max])]
+    faces = near.merge(faces.rename(columns={"picture": "other"}), on="other")
+    count = faces.groupby("picture")["label"].agg(disjoint)
+    count = count[count > labels_max].rename("labels")
+    found = rows.merge(count, left_on="picture", right_index=True)
+    if found.empty:
+        return pd.DataFrame()
+    # An image has one of the first two labels at most, so the other one shows the contradiction.
+    firsts = faces.rename(columns=OTHER).drop_duplicates(["picture", "other_label"])
+    found = found.merge(firsts.groupby("picture").head(2), on="picture")
+    found = found[found["label"] != found["other_label"]].drop_duplicates("image_path")
+    return found.assign(
+        kind="placeholder",
+        copy=np.where(found["other"] == found["picture"], "exact", "near"),
+        action=np.where(found["split"] == "train", "dropped", "reported"),
+        **EQUAL,
+    )
 
 
 def disjoint(labels: Iterable[str]) -> int:
@@ -154,38 +163,17 @@ def disjoint(labels: Iterable[str]) -> int:
     return count
 
 
-def _placeholder(group: pd.DataFrame, faces: pd.DataFrame, labels: int) -> pd.DataFrame:
-    """Return the findings of a picture.
-
-    `group` holds its images, `faces` one image for each label of the picture or a copy.
-    """
-    one = faces.iloc[0]
-    two = faces[faces["label"] != one["label"]].iloc[0]
-    other = [two if label == one["label"] else one for label in group["label"]]
-    return group.assign(
-        kind="placeholder",
-        other_path=[row["image_path"] for row in other],
-        other_label=[row["label"] for row in other],
-        other_split=[row["split"] for row in other],
-        copy=["exact" if row["picture"] == group["picture"].iloc[0] else "near" for row in other],
-        labels=labels,
-        action=["dropped" if split == "train" else "reported" for split in group["split"]],
-        **EQUAL,
-    )
-
-
 def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
     """Find training images that are copies of a val or test image; `other_path` differs least.
 
     An image that is in both train and the index (as in Met) is not a copy of itself.
     """
+    actions = dict.fromkeys(KINDS, LEAK_ACTIONS[policy])
 
-    def leaks_among(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
-        trained, held = _sides(table, links)
-        found = _as_findings(trained, held, across(trained, held), links)
-        return found.assign(action=LEAK_ACTIONS[policy])
+    def leaks(trained: Side, held: Side, certain: bool) -> list[Pairs]:
+        return [Pairs(trained, held, across(trained, held), actions)]
 
-    return _certain_and_doubtful(table, links, Grade.SURE, leaks_among).assign(kind="leak")
+    return _findings(table, links, Grade.SURE, leaks).assign(kind="leak")
 
 
 def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
@@ -193,17 +181,15 @@ def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFra
 
     `other_path` is the copy that differs least, or with `keep_first` the first kept copy by path.
     """
+    actions = dict.fromkeys(KINDS, CONFLICT_ACTIONS.get(policy, "reported"))
+    reported = dict.fromkeys(KINDS, "reported")
 
-    def conflicts_among(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
-        policies = (policy if certain else "report", "report")
-        found = []
-        for side, own in zip(_sides(table, links), policies, strict=True):
-            rule = unlike_one_that_stays if own == "keep_first" else unlike
-            conflicts = _as_findings(side, side, rule(side), links)
-            found.append(conflicts.assign(action=CONFLICT_ACTIONS.get(own, "reported")))
-        return _by_path(found)
+    def conflicts(trained: Side, held: Side, certain: bool) -> list[Pairs]:
+        first = policy == "keep_first" and certain
+        own = unlike_kept(trained) if first else unlike(trained)
+        return [Pairs(trained, trained, own, actions), Pairs(held, held, unlike(held), reported)]
 
-    return _certain_and_doubtful(table, links, Grade.SURE, conflicts_among).assign(kind="conflict")
+    return _findings(table, links, Grade.SURE, conflicts).assign(kind="conflict")
 
 
 def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, str]) -> pd.DataFrame:
@@ -214,72 +200,74 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
         links: links between their images; may include more images.
         policies: `drop` or `report` for each kind of copy, `exact` and `near`.
     """
-    dropped_kinds = {kind for kind, policy in policies.items() if policy == "drop"}
+    drops = {kind for kind, policy in policies.items() if policy == "drop"}
+    actions = {kind: "dropped" if kind in drops else "reported" for kind in KINDS}
+    reported = dict.fromkeys(KINDS, "reported")
 
-    def duplicates_among(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
-        found = []
-        of_sides = (dropped_kinds if certain else set[str](), set[str]())
-        for side, drops in zip(_sides(table, links), of_sides, strict=True):
-            duplicates = _as_findings(side, side, alike_one_that_stays(side, drops), links)
-            action = np.where(duplicates["copy"].isin(drops), "dropped", "reported")
-            found.append(duplicates.assign(action=action))
-        return _by_path(found)
+    def duplicates(trained: Side, held: Side, certain: bool) -> list[Pairs]:
+        own = alike_kept(trained, drops if certain else ())
+        return [
+            Pairs(trained, trained, own, actions),
+            Pairs(held, held, alike_kept(held, ()), reported),
+        ]
 
-    duplicates = _certain_and_doubtful(table, links, Grade.COPY, duplicates_among)
-    kind = duplicates["copy"] + " duplicate"
-    return duplicates.assign(kind=kind, limit=duplicates["copy_limit"])
+    found = _findings(table, links, Grade.COPY, duplicates)
+    return found.assign(kind=found["copy"] + " duplicate", limit=found["copy_limit"])
 
 
-def _certain_and_doubtful(
-    table: pd.DataFrame,
-    links: Links,
-    grade: Grade,
-    among: Callable[[pd.DataFrame, Links, bool], pd.DataFrame],
-) -> pd.DataFrame:
-    """Return the findings by links of at least the grade; doubtful ones, as reported, for other images.
+def _findings(table: pd.DataFrame, links: Links, grade: Grade, rule: Rule) -> pd.DataFrame:
+    """Return the findings by links of at least the grade; doubtful ones, as reported, for other images."""
 
-    Args:
-        among: takes rows, links and whether they are certain; returns findings without kind.
-    """
-    certain, below = among(table, links.of(grade), True), links.below(grade)
+    def found(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
+        trained, held = _sides(table, links)
+        tables = [_as_table(pairs, links) for pairs in rule(trained, held, certain)]
+        return pd.concat(tables).assign(sure=certain)
+
+    certain, below = found(table, links.of(grade), True), links.of(grade, below=True)
     # Images that go need no further findings
     goes = (table["split"] == "train") & table["image_path"].isin(dropped(certain))
     pictures = links.pictures.loc[table["image_path"]].isin(below.near["picture"]).to_numpy()
-    doubtful = among(table[pictures & ~goes], below, False)
+    doubtful = found(table[pictures & ~goes], below, False).assign(action="reported")
     doubtful = doubtful[~doubtful["image_path"].isin(certain["image_path"])]
-    both = _by_path([certain.assign(sure=True), doubtful.assign(sure=False, action="reported")])
-    return both.assign(limit=both["sure_limit"])
+    both = pd.concat([certain, doubtful]).assign(limit=lambda rows: rows["sure_limit"])
+    return both.sort_values("image_path", kind="stable", ignore_index=True)
+
+
+def _with_pictures(table: pd.DataFrame, links: Links) -> pd.DataFrame:
+    """Return what the rules need of each row, with the number of its picture, sorted by path."""
+    rows = table[["image_path", "label", "split"]]
+    rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
+    return rows.sort_values("image_path", kind="stable")
+
+
+def _with_equal(pictures: pd.Series, links: Links) -> pd.DataFrame:
+    """Return each picture with itself first, then with those near it, the most similar first."""
+    own = pictures.unique()
+    equal = pd.DataFrame({"picture": own, "other": own})
+    return pd.concat([equal, links.near[["picture", "other"]]])
 
 
 def _sides(table: pd.DataFrame, links: Links) -> tuple[Side, Side]:
     """Return the training and evaluation images with copies: each once, by path, with picture."""
-    rows = table[["image_path", "label", "split"]]
-    rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
+    rows = _with_pictures(table, links)
     copied = rows["picture"].duplicated(keep=False) | rows["picture"].isin(links.near["picture"])
-    rows = rows[copied].sort_values("image_path", kind="stable")
+    rows = rows[copied]
     sets = {label: frozenset(label.split("|")) for label in rows["label"].unique()}
     sides = []
     for here in (rows["split"] == "train", rows["split"] != "train"):
         own = rows[here].drop_duplicates("image_path").reset_index(drop=True)
-        labels = own["label"].map(sets).tolist()
-        sides.append(Side(own, own["picture"].tolist(), labels, links.beside))
+        sides.append(Side(own, own["label"].map(sets).tolist(), links))
     return sides[0], sides[1]
 
 
-def _as_findings(
-    side: Side, others: Side, ends: Iterable[tuple[int, int]], links: Links
-) -> pd.DataFrame:
-    """Return pairs of images as findings without kind and action; `copy` is `exact` or `near`."""
-    ends_P2 = np.array(list(ends), np.int64).reshape(-1, 2)
-    one, two = side.rows.iloc[ends_P2[:, 0]], others.rows.iloc[ends_P2[:, 1]]
-    names = {"image_path": "other_path", "picture": "other"}
-    two = two.rename(columns={"label": "other_label", "split": "other_split"} | names)
-    pairs = pd.concat([rows.reset_index(drop=True) for rows in (one, two)], axis=1)
-    equal = pairs["picture"] == pairs["other"]
-    near = pairs[["picture", "other"]].merge(links.near, how="left", on=["picture", "other"])
+def _as_table(pairs: Pairs, links: Links) -> pd.DataFrame:
+    """Return pairs of images as findings without a kind; `copy` is `exact` or `near`."""
+    ends_P2 = np.array(list(pairs.ends), np.int64).reshape(-1, 2)
+    one, two = pairs.side.rows.iloc[ends_P2[:, 0]], pairs.others.rows.iloc[ends_P2[:, 1]]
+    two = two.rename(columns=OTHER | {"picture": "other"})
+    found = pd.concat([rows.reset_index(drop=True) for rows in (one, two)], axis=1)
+    equal = found["picture"] == found["other"]
+    near = found[["picture", "other"]].merge(links.near, how="left", on=["picture", "other"])
     values = {name: near[name].mask(equal, EQUAL[name]) for name in EQUAL}
-    return pairs.assign(copy=np.where(equal, "exact", "near"), **values)
-
-
-def _by_path(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(tables).sort_values("image_path", kind="stable", ignore_index=True)
+    found = found.assign(copy=np.where(equal, "exact", "near"), **values)
+    return found.assign(action=found["copy"].map(pairs.actions))

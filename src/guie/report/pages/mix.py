@@ -298,7 +298,7 @@ def evidence(pair: Mapping[str, Any]) -> str:
         return f"a picture with {pair['labels']:,} labels"
     if pair["copy"] == "exact":
         return "equal pixels"
-    if pair["said"]:
+    if pair["confirmed"]:
         return "copies by your verdict"
     return (
         f"{pair['distance']:.0f} bits apart, cosine {pair['similarity']:.3f}, pixels differ by"

@@ -1,4 +1,4 @@
-"""The search on disk: the same again after a kill, within its budget."""
+"""The search for a mix: greedy steps, its log on disk, and its budget."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.config.data import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
+from guie.curation.evaluators import Score
 from guie.curation.selection import (
-    BudgetSpent,
     Candidate,
     Evaluations,
-    Score,
     Step,
     candidates_of,
     gains,
@@ -41,6 +40,10 @@ def noise(mix, seed: int, size: float) -> float:
     """A normal draw that belongs to this mix and seed."""
     key = [seed, *mix_name(mix).encode()]
     return size * float(np.random.default_rng(key).normal())
+
+
+def names(steps) -> list[str]:
+    return [step.change for step in steps if step.accepted]
 
 
 def additive(size: float = 0.0):
@@ -99,16 +102,12 @@ def test_a_killed_search_goes_on_to_the_same_bits(tmp_path, killed_at):
     assert ours == theirs and len(ours["steps"]) > 2
 
 
-def test_the_log_has_a_line_for_each_evaluation(tmp_path):
+def test_a_log_of_other_features_is_refused(tmp_path):
     counter = Counter()
     run(tmp_path, counter)
     head, *lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert json.loads(head) == {"identity": "one"} and len(lines) == counter.calls
     assert json.loads(lines[0]).keys() == {"mix", "seed", "score", "domains", "seconds"}
-
-
-def test_a_log_of_other_features_is_refused(tmp_path):
-    run(tmp_path)
     with pytest.raises(UserError, match="log.jsonl: contains scores of other images"):
         run(tmp_path, identity="two")
     (tmp_path / "log.jsonl").write_text('{"identity": "one"}\n[]\n')
@@ -137,43 +136,23 @@ def test_minutes_are_those_of_training(tmp_path):
     assert stopped(tmp_path) == "budget" and len(steps) == 1
 
 
-def test_a_budget_below_one_step_is_refused(tmp_path):
+def test_a_search_without_a_first_step_is_refused(tmp_path):
     with pytest.raises(UserError, match="set max_evaluations to 12 or more"):
         run(tmp_path, max_evaluations=FIRST_STEP - 1)
-
-
-def test_the_budget_of_a_backward_step_counts_the_whole_mix(tmp_path):
     rule = RULE.model_copy(update={"directions": ["backward"]})
     with pytest.raises(UserError, match="set max_evaluations to 16 or more"):
         run(tmp_path, rule=rule, max_evaluations=15)
     assert run(tmp_path, rule=rule, max_evaluations=16)
-
-
-def test_backward_from_a_single_source_has_nothing_to_remove(tmp_path):
-    rule = RULE.model_copy(update={"directions": ["backward"]})
-    evaluations = Evaluations(tmp_path / "log.jsonl", "x", Counter())
+    evaluations = Evaluations(tmp_path / "one.jsonl", "x", Counter())
     with pytest.raises(UserError, match="one source only, and backward can remove none"):
         search(candidates("a"), evaluations, rule, tmp_path / "steps.json")
-
-
-def test_a_score_that_is_no_number_is_refused(tmp_path):
-    evaluations = Evaluations(tmp_path / "log.jsonl", "x", lambda mix, seed: Score(np.nan, {}))
+    evaluations = Evaluations(tmp_path / "nan.jsonl", "x", lambda mix, seed: Score(np.nan, {}))
     with pytest.raises(UserError, match="a: its score is nan"):
         evaluations.scores(frozenset({Candidate("a")}), range(2))
-    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / "nan.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_mix_is_known_by_its_sources_in_any_order(tmp_path):
-    counter = Counter()
-    evaluations = Evaluations(tmp_path / "log.jsonl", "x", counter, max_evaluations=1)
-    first, second = frozenset(candidates("ab")), frozenset(reversed(candidates("ab")))
-    assert evaluations.scores(first, range(1)) == evaluations.scores(second, range(1))
-    with pytest.raises(BudgetSpent):
-        evaluations.scores(first, range(1, 2))
-
-
-@pytest.fixture
-def table() -> pd.DataFrame:
+def test_candidates_are_sources_times_caps_that_cut_and_rows_those_of_the_mix():
     sizes = {"cars/x": 9, "cars/y": 2, "logos/x": 3, "logos/y": 1}
     rows = [
         (f"{label}/{n}.jpg", label, label.split("/")[0], "train")
@@ -181,15 +160,9 @@ def table() -> pd.DataFrame:
         for n in range(size)
     ]
     rows.append(("v.jpg", "cars/v", "cars", "val"))
-    return pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
-
-
-def test_candidates_are_sources_times_caps_that_cut(table):
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
     found = candidates_of(table, "domain", [None, 5, 2])
     assert list(map(str, found)) == ["cars", "cars@2", "cars@5", "logos", "logos@2"]
-
-
-def test_rows_of_a_mix(table):
     mix = frozenset({Candidate("cars", 5), Candidate("logos")})
     rows = mix_rows(table, mix, "domain", seed=0)
     assert rows["label"].value_counts().to_dict() == {
@@ -203,24 +176,18 @@ def test_rows_of_a_mix(table):
     assert set(alone["image_path"]) < set(rows["image_path"]), "the same images in every mix"
 
 
-def test_what_each_source_earned(tmp_path):
+def test_gains_and_their_curve():
     steps = list(select(candidates(), additive(), CERTAIN))
     table = gains(steps)
     assert table["change"].tolist() == ["+a", "+b", "+c", "+e", "+d"]
     assert table["step"].tolist() == [1, 2, 3, pd.NA, pd.NA]
     assert table["gain"].to_numpy() == pytest.approx([0.3, 0.1, 0.05, 0.0, -0.02])
+    assert table["mix"].tolist() == ["a", "a+b", "a+b+c", "", ""]
     assert "0.0500" in render(steps)
-
-
-def test_the_curve_shows_scores_and_what_was_turned_down():
-    figure = selection_curve(gains(list(select(candidates(), additive(), CERTAIN))))
-    left, right = figure.axes
+    left, right = selection_curve(table).axes
     assert left.lines[0].get_ydata() == pytest.approx([0.3, 0.4, 0.45])
     assert [text.get_text() for text in left.get_xticklabels()] == ["+a", "+b", "+c"]
     assert [bar.get_width() for bar in right.patches] == pytest.approx([-0.02, 0.0])
-
-
-def test_the_curve_of_a_search_that_turned_nothing_down():
     figure = selection_curve(gains(list(select(candidates("ab"), additive(), CERTAIN))))
     assert "nothing" in [text.get_text() for text in figure.axes[1].texts]
 
@@ -232,10 +199,6 @@ def test_configs_that_make_no_sense_are_refused():
         SelectionConfig(evaluator="full", proxy=ProxyEvaluatorConfig(model="timm:resnet18"))
 
 
-def names(steps) -> list[str]:
-    return [step.change for step in steps if step.accepted]
-
-
 def test_forward_takes_what_helps_in_order_and_stops():
     steps = list(select(candidates(), additive(), CERTAIN))
     assert names(steps) == ["+a", "+b", "+c"]
@@ -243,12 +206,6 @@ def test_forward_takes_what_helps_in_order_and_stops():
     assert steps[1].gain == pytest.approx(0.1) and steps[2].score == pytest.approx(0.45)
     assert steps[-1].tried == pytest.approx({"+d": -0.02, "+e": 0.0})
     assert mix_name(steps[-1].mix) == "a+b+c"
-
-
-def test_backward_drops_what_harms():
-    rule = CERTAIN.model_copy(update={"directions": ["backward"]})
-    steps = list(select(candidates(), additive(), rule))
-    assert names(steps) == ["-d"] and mix_name(steps[-1].mix) == "a+b+c+e"
 
 
 def test_backward_after_forward_undoes_what_became_useless():
@@ -262,6 +219,9 @@ def test_backward_after_forward_undoes_what_became_useless():
     rule = CERTAIN.model_copy(update={"directions": ["forward", "backward"]})
     steps = list(select(candidates("abc"), scores, rule))
     assert names(steps) == ["+a", "+b", "+c", "-a"]
+    rule = CERTAIN.model_copy(update={"directions": ["backward"]})
+    steps = list(select(candidates(), additive(), rule))
+    assert names(steps) == ["-d"] and mix_name(steps[-1].mix) == "a+b+c+e"
 
 
 def test_a_cap_takes_the_place_of_another_of_its_source():
@@ -313,14 +273,17 @@ def test_noise_is_not_taken_for_gain():
 
 
 def test_a_gain_beyond_the_noise_is_found():
-    rule = SelectionRule(seeds=4, confirm_seeds=4)
-    steps = list(select(candidates("abd"), additive(size=0.01), rule))
+    rule, scores = SelectionRule(seeds=4, confirm_seeds=16), additive(size=0.01)
+    steps = list(select(candidates("abd"), scores, rule))
     assert names(steps) == ["+a", "+b"]
     assert steps[1].gain == pytest.approx(0.1, abs=0.03)
-    assert 0.002 < steps[1].standard_error < 0.02
+    mix, screen = steps[0].mix, range(20, 24)  # after the seeds of the first step
+    tried = [scores(mix | {one}, screen) - scores(mix, screen) for one in candidates("bd")]
+    # Confirmed on four times as many seeds
+    assert steps[1].standard_error == pytest.approx(standard_error(tried) / 2)
 
 
-def test_the_gain_told_is_of_the_fresh_seeds():
+def test_the_gain_is_of_the_confirmation_seeds():
     rule = SelectionRule(seeds=2, confirm_seeds=2, min_standard_errors=0.0)
 
     def scores(mix, seeds):

@@ -1,4 +1,4 @@
-"""Labels guessed by a CLIP, against plain twins."""
+"""Labels by CLIP, their calibration, and shares of domains, against plain twins."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from guie.base.errors import UserError
 from guie.config.data import ClipConfig, DomainShares, PseudoLabelConfig
 from guie.curation import pseudo_labels as zero_shot
 from guie.curation.pseudo_labels import (
-    Guesses,
     contradicted,
     fit_scale,
     guess,
     least_confidence,
-    match_shares,
+    most_certain,
     precision_curve,
-    relabelled,
-    sure,
-    wilson_bound,
 )
+from guie.curation.shares import match_shares
 from guie.evaluation import text
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -52,62 +49,49 @@ def rows(labels, domain: str = "cars", split: str = "train") -> pd.DataFrame:
     )
 
 
+LETTERS = list("abcde")
 LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 
 
 @pytest.mark.parametrize("block", [2**24, 12])
-def test_guesses_agree_with_a_softmax_spelt_out(monkeypatch, block):
+def test_guesses_agree_with_a_softmax_in_loops(monkeypatch, block):
     monkeypatch.setattr(zero_shot, "BLOCK_LOGITS", block)  # 12: two images at a time
     emb_ND, text_CD = units(7, 8, seed=0), units(5, 8, seed=1)
-    found = guess(emb_ND, text_CD, 20.0)
+    half = guess(emb_ND.astype(np.float16), text_CD, 20.0, LETTERS)
+    found = guess(emb_ND, text_CD, 20.0, LETTERS)
+    assert (half["label"] == found["label"]).all() and half["confidence"].dtype == np.float32
     for n, emb_D in enumerate(emb_ND):
         weights = [math.exp(20 * sum(map(float, emb_D * text_D))) for text_D in text_CD]
         shares = sorted((w / sum(weights) for w in weights), reverse=True)
-        assert found.first_N[n] == weights.index(max(weights))
-        assert found.confidence_N[n] == pytest.approx(shares[0], rel=1e-4)
-        assert found.margin_N[n] == pytest.approx(shares[0] - shares[1], rel=1e-3, abs=1e-6)
+        assert found["label"][n] == LETTERS[weights.index(max(weights))]
+        assert found["confidence"][n] == pytest.approx(shares[0], rel=1e-4)
+        assert found["margin"][n] == pytest.approx(shares[0] - shares[1], rel=1e-3, abs=1e-6)
 
 
-def test_half_precision_embeddings_are_enough():
-    emb_ND, text_CD = units(50, 8, seed=0), units(5, 8, seed=1)
-    half = guess(emb_ND.astype(np.float16), text_CD, 20.0)
-    assert (half.first_N == guess(emb_ND, text_CD, 20.0).first_N).all()
-    assert half.confidence_N.dtype == np.float32
+def certain(found: pd.DataFrame, **limits) -> list[int]:
+    return most_certain(found, **limits).index.tolist()
 
 
-def test_sure_applies_each_threshold():
-    found = Guesses(
-        np.array([0, 0, 1, 1]), np.array([0.9, 0.5, 0.6, 0.4]), np.array([0.8, 0, 0.5, 0])
-    )
-    assert sure(found).tolist() == [True] * 4
-    assert sure(found, min_confidence=0.5).tolist() == [True, True, True, False]
-    assert sure(found, min_margin=0.5).tolist() == [True, False, True, False]
+def test_guesses_reach_each_threshold():
+    found = pd.DataFrame({"confidence": [0.9, 0.5, 0.6, 0.4], "margin": [0.8, 0, 0.5, 0]})
+    found["label"] = list("aabb")
+    assert certain(found) == [0, 1, 2, 3]
+    assert certain(found, min_confidence=0.5) == [0, 1, 2]
+    assert certain(found, min_margin=0.5) == [0, 2]
 
 
-def test_sure_keeps_the_most_confident_of_each_class():
-    first = np.array([0, 1, 0, 0, 1, 2])
-    confidence = np.array([0.5, 0.9, 0.8, 0.7, 0.95, 0.1])
-    found = Guesses(first, confidence, confidence)
-    assert sure(found, max_images=1).tolist() == [False, False, True, False, True, True]
-    assert sure(found, max_images=2).tolist() == [False, True, True, True, True, True]
-    assert sure(found, min_confidence=0.6, max_images=3).tolist() == [False, *[True] * 4, False]
+def test_the_most_confident_of_each_class_are_kept():
+    found = pd.DataFrame({"label": list("abaabc"), "confidence": [0.5, 0.9, 0.8, 0.7, 0.95, 0.1]})
+    found["margin"] = found["confidence"]
+    assert certain(found, max_images=1) == [2, 4, 5]
+    assert certain(found, max_images=2) == [1, 2, 3, 4, 5]
+    assert certain(found, min_confidence=0.6, max_images=3) == [1, 2, 3, 4]
 
 
-def test_relabelled_rows_are_told_apart():
-    table = rows(["cars/all"] * 3).set_index(pd.Index([4, 7, 9]))
-    found = Guesses(np.array([0, 2, 1]), np.ones(3), np.ones(3))
-    new = relabelled(table, found, np.array([True, True, False]), LABELS)
-    assert new.index.tolist() == [4, 7]
-    assert new["label"].tolist() == ["cars/sedan", "toys/doll"]
-    assert new["domain"].tolist() == ["cars", "toys"]
-    assert set(new["label_source"]) == {"clip"}
-
-
-def test_contradicted_spares_labels_that_could_not_be_guessed():
-    table = rows(["cars/sedan", "cars/sedan", "cars/bus|cars/sedan", "cars/van", "cars/bus"])
-    found = Guesses(np.array([0, 1, 0, 0, 0]), np.ones(5), np.ones(5))
-    sure_N = np.array([True, True, True, True, False])
-    assert contradicted(table, found, sure_N, LABELS).tolist() == [False, True, False, False, False]
+def test_a_label_that_could_not_be_guessed_is_not_contradicted():
+    own = pd.Series(["cars/sedan", "cars/sedan", "cars/bus|cars/sedan", "cars/van", "cars/bus"])
+    guessed = pd.Series([LABELS[n] for n in (0, 1, 0, 0)])
+    assert contradicted(own, guessed, LABELS) == [1]
 
 
 @pytest.mark.parametrize(
@@ -138,17 +122,11 @@ def drawn_labels(cos_NC: np.ndarray, scale: float, seed: int) -> np.ndarray:
 def test_fit_scale_finds_the_temperature_that_drew_the_labels():
     cos_NC = units(4000, 16, seed=0) @ units(6, 16, seed=1).T
     truth_N = drawn_labels(cos_NC, scale=8.0, seed=2)
-    assert fit_scale(cos_NC, truth_N, start=100.0) == pytest.approx(8.0, rel=0.06)
-
-
-def test_calibration_lowers_its_error():
-    emb_ND, text_CD = units(4000, 16, seed=0), units(6, 16, seed=1)
-    truth_N = drawn_labels(emb_ND @ text_CD.T, scale=8.0, seed=2)
-    errors = {}
-    for scale in (8.0, 100.0):
-        found = guess(emb_ND, text_CD, scale)
-        errors[scale] = abs(found.confidence_N.mean() - (found.first_N == truth_N).mean())
-    assert errors[8.0] < 0.03 and errors[100.0] > 0.3
+    scale = fit_scale(cos_NC, truth_N, start=100.0)
+    assert scale == pytest.approx(8.0, rel=0.06)
+    found = guess(units(4000, 16, seed=0), units(6, 16, seed=1), scale, range(6))
+    right = (found["label"] == truth_N).mean()
+    assert found["confidence"].mean() == pytest.approx(right, abs=0.03)
 
 
 def test_precision_curve_counts_ties_together():
@@ -171,15 +149,13 @@ def test_threshold_keeps_the_precision_on_other_images():
     assert kept_it >= 36
 
 
-def test_threshold_needs_evidence():
+def test_threshold_needs_evidence_by_the_bound_of_a_textbook():
     confidence = np.array([0.99, 0.1, 0.1, 0.1])
     curve = precision_curve(confidence, np.array([True, False, False, False]))
     assert least_confidence(curve, 0.9) is None, "one image that is right proves little"
-
-
-def test_wilson_bound_of_a_textbook():
     # 10 of 10: z2 = 2.706, bound = 10 / (10 + z2)
-    assert wilson_bound(np.array([1.0]), np.array([10]))[0] == pytest.approx(10 / 12.706, rel=1e-3)
+    curve = precision_curve(np.ones(10), np.ones(10, bool))
+    assert curve["at_least"].iloc[0] == pytest.approx(10 / 12.706, rel=1e-3)
 
 
 def mixed() -> pd.DataFrame:
@@ -202,42 +178,33 @@ def test_shares_are_met_by_the_largest_mix():
     assert counts == {"cars": 30, "toys": 10}
 
 
-def test_shares_do_not_depend_on_row_order():
-    table = mixed()
+def test_shares_depend_on_the_seed_and_no_row_order():
+    table, wanted = mixed(), {"cars": 1, "toys": 1}
+
+    def chosen(rows: pd.DataFrame, seed: int) -> set[str]:
+        return set(match_shares(rows, rows["domain"], wanted, seed)["image_path"])
+
     shuffled = table.sample(frac=1, random_state=1).reset_index(drop=True)
-    chosen = [
-        set(match_shares(t, t["domain"], {"cars": 1, "toys": 1}, seed=5)["image_path"])
-        for t in (table, shuffled)
-    ]
-    assert chosen[0] == chosen[1]
-    other = match_shares(table, table["domain"], {"cars": 1, "toys": 1}, seed=6)["image_path"]
-    assert chosen[0] != set(other)
+    assert chosen(table, 5) == chosen(shuffled, 5) != chosen(table, 6)
 
 
-def test_shares_of_domains_that_were_told():
-    """The manifest says cars throughout; what a CLIP told counts. A domain without share goes."""
+def test_shares_of_predicted_domains():
+    """The manifest says cars throughout; CLIP's prediction counts. A domain without share goes."""
     table = rows(["cars/a"] * 12)
-    message = pd.Series(["x", "y", "z"] * 4)
-    matched = match_shares(table, message, {"x": 0.5, "y": 0.25}, seed=0)
-    told_of = dict(zip(table["image_path"], message, strict=True))
-    assert Counter(map(told_of.get, matched["image_path"])) == {"x": 4, "y": 2}
-
-
-def test_a_share_of_nothing_is_refused():
-    table = mixed()
-    with pytest.raises(UserError, match="no train image in boats; found: cars, toys"):
+    predicted = pd.Series(["x", "y", "z"] * 4)
+    matched = match_shares(table, predicted, {"x": 0.5, "y": 0.25}, seed=0)
+    domain_of = dict(zip(table["image_path"], predicted, strict=True))
+    assert Counter(map(domain_of.get, matched["image_path"])) == {"x": 4, "y": 2}
+    with pytest.raises(UserError, match="no train image in boats; found: cars"):
         match_shares(table, table["domain"], {"cars": 1, "boats": 1}, seed=0)
-
-
-def test_told_domains_need_a_name_for_each_share():
-    message = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
+    source = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
     with pytest.raises(ValueError, match="lacks art, which shares names"):
-        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "domain_source": message})
+        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "domain_source": source})
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
-    """A tiny CLIP of random weights: its sentences differ, which is all that is asked of it."""
+    """A tiny CLIP of random weights: its sentences differ, which suffices here."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
     save_file(open_clip.create_model("guie-tiny").state_dict(), path)
@@ -273,28 +240,20 @@ def test_texts_are_means_over_templates_and_names(clip, weights):
     assert found.scale == pytest.approx(1 / 0.07, rel=1e-3), "open_clip's initial temperature"
 
 
-def test_texts_are_computed_once(clip, monkeypatch):
+def test_texts_are_computed_once_for_each_model(clip, monkeypatch, tmp_path):
     first = text.class_texts(clip, CLASSES)
-    built = []
-    monkeypatch.setattr(text, "create_clip", lambda config: built.append(config))
-    again = text.class_texts(clip, CLASSES)
-    assert not built and (again.emb_CD == first.emb_CD).all() and again.scale == first.scale
-    with pytest.raises(AttributeError):  # no model to ask: another sentence is not in the cache
-        text.class_texts(clip.model_copy(update={"templates": ["{}"]}), CLASSES)
-    assert len(built) == 1
-
-
-def test_weights_trained_anew_are_not_taken_for_the_old_ones(clip, weights, tmp_path):
-    first = text.class_texts(clip, CLASSES).emb_CD
     torch.manual_seed(1)
     new = tmp_path / "clip.safetensors"
     save_file(open_clip.create_model("guie-tiny").state_dict(), new)
     other = clip.model_copy(update={"model": f"open_clip:guie-tiny:{new}"})
-    assert np.abs(text.class_texts(other, CLASSES).emb_CD - first).max() > 0.01
-
-
-def test_missing_weights_are_the_users_to_mend(clip):
+    assert np.abs(text.class_texts(other, CLASSES).emb_CD - first.emb_CD).max() > 0.01
+    built = []
+    monkeypatch.setattr(text, "create_clip", lambda config: built.append(config))
+    again = text.class_texts(clip, CLASSES)
+    assert not built and (again.emb_CD == first.emb_CD).all() and again.scale == first.scale
+    with pytest.raises(AttributeError):  # no model: another sentence is not in the cache
+        text.class_texts(clip.model_copy(update={"templates": ["{}"]}), CLASSES)
+    assert len(built) == 1
+    gone = clip.model_copy(update={"model": "open_clip:guie-tiny:runs/none.safetensors"})
     with pytest.raises(UserError, match="runs/none.safetensors: no such weights file"):
-        text.class_texts(
-            clip.model_copy(update={"model": "open_clip:guie-tiny:runs/none.safetensors"}), CLASSES
-        )
+        text.class_texts(gone, CLASSES)

@@ -1,4 +1,4 @@
-"""Hashes, the search for near ones, and what links mean: leaks, conflicts, duplicates."""
+"""What links mean: leaks, conflicts, duplicates, placeholders; and how pairs become links."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from stand_ins import ALIKE, evidence
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import clean
-from guie.curation.duplicates import pairs
-from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
+from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse, too_many
 from guie.curation.duplicates.limits import Grade
-from guie.curation.duplicates.links import NEAR, Links, find_links
-from guie.curation.duplicates.pairs import NEAREST, close_pairs
-from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
+from guie.curation.duplicates.links import MEASURES, NEAR, Links, find_links
+from guie.curation.duplicates.rules import disjoint, find_conflicts, find_duplicates, find_leaks
 from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
 from guie.rows.comparison import content
-from guie.rows.hashes import hash_bytes, perceptual_hashes
+from guie.rows.hashes import Hashes, hash_bytes, perceptual_hashes
 
-SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
-SURE |= {"grade": Grade.SURE, "said": False}
+BOTH = {"exact": "drop", "near": "drop"}
 
 
 def picture(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
@@ -36,15 +33,24 @@ def rows(*specs: str) -> pd.DataFrame:
     table = pd.DataFrame(
         [spec.split() for spec in specs], columns=["image_path", "label", "split", "pixels"]
     )
-    return table.assign(domain="d", **dict.fromkeys(["whole", "content", "centre", "mirrored"], ""))
+    return table.assign(domain="d", **dict.fromkeys(Hashes._fields, ""))
 
 
 def no_features(paths, view):
-    raise AssertionError("features are asked for where there is nothing to confirm")
+    raise AssertionError("features are computed where there is nothing to confirm")
 
 
 def linked(table: pd.DataFrame) -> tuple[pd.DataFrame, Links]:
     return table, find_links(table, NearConfig(), no_features, ALIKE)
+
+
+def chained(*pairs: tuple[int, int], images: str, grade: Grade = Grade.SURE) -> Links:
+    """Links between pictures 0, 1, ... of these images, of equal strength in the order given."""
+    both = [end for one, other in pairs for end in ((one, other), (other, one))]
+    near = pd.DataFrame(both, columns=["picture", "other"])
+    measures = dict.fromkeys(MEASURES, 0) | {"sure_limit": 0.2, "copy_limit": 0.3, "grade": grade}
+    near = near.assign(**measures).astype(NEAR)
+    return Links(pd.Series(range(len(images)), list(images)), near, pd.DataFrame())
 
 
 def shown(found: pd.DataFrame) -> list[str]:
@@ -52,94 +58,23 @@ def shown(found: pd.DataFrame) -> list[str]:
     return sorted(f"{path} {other} {action}" for path, other, action in columns)
 
 
-def test_hash_of_a_mirror_image_is_the_mirrored_hash():
+def test_hashes_of_borders_mirror_images_and_odd_sizes():
     image = picture(0)
     assert perceptual_hashes(ImageOps.mirror(image)).mirrored == perceptual_hashes(image).content
     assert perceptual_hashes(image).mirrored != perceptual_hashes(image).content
-
-
-@pytest.mark.parametrize("colour", ["white", "black", (90, 120, 60)])
-def test_a_border_is_taken_off_and_so_is_the_margin_within(colour):
-    image = picture(1)
-    framed = ImageOps.expand(ImageOps.expand(image, 9, "white"), 7, colour)
-    box = np.subtract(content(framed).size, image.size)
-    assert (np.abs(box) <= 2).all()
-    distance = hash_bytes(
-        [perceptual_hashes(framed).content, perceptual_hashes(content(image)).whole]
-    )
-    assert np.unpackbits(distance[0] ^ distance[1]).sum() <= 6
-
-
-def test_a_picture_without_structure_has_no_hash():
-    assert set(perceptual_hashes(Image.new("RGB", (50, 40), "red"))) == {""}
+    for size in ((1, 1), (1, 500), (2, 2), (31, 7)):
+        noise = Image.effect_noise(size, 80).convert("RGB")
+        assert all(len(value) in (0, 16) for value in perceptual_hashes(noise))
+    assert set(perceptual_hashes(Image.new("RGB", (50, 40), "red"))) == {""}, "no structure"
     speck = Image.new("RGB", (300, 300), "white")
     speck.putpixel((150, 150), (0, 0, 0))
     assert content(speck).size == (300, 300)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 500), (2, 2), (31, 7)])
-def test_odd_sizes_are_hashed(size):
-    image = Image.effect_noise(size, 80).convert("RGB")
-    assert all(len(value) in (0, 16) for value in perceptual_hashes(image))
-
-
-def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool, nearest: int) -> dict:
-    found, rows = {}, prints.to_dict("records")
-    for i, one in enumerate(rows):
-        for j, other in enumerate(rows):
-            for a in ("whole", "content", *(["mirrored"] if mirrored else [])):
-                for b in ("whole", "content", "centre"):
-                    if i == j or not one[a] or not other[b]:
-                        continue
-                    bits = (int(one[a], 16) ^ int(other[b], 16)).bit_count()
-                    if bits <= radius:
-                        key = (min(i, j), max(i, j))
-                        found[key] = min(bits, found.get(key, 64))
-    proposed = {}
-    for i in range(len(rows)):
-        own = sorted((bits, sum(key) - i, key) for key, bits in found.items() if i in key)
-        proposed |= {key: bits for bits, _, key in own[:nearest]}
-    return proposed
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("radius", [0, 5, 10])
-@pytest.mark.parametrize("nearest", [2, 29])
-@pytest.mark.parametrize("lookup", [0, pairs.LOOKUP], ids=["by words", "by comparing"])
-def test_close_pairs_agree_with_their_definition(lookup, nearest, radius, mirrored, monkeypatch):
-    sizes = {"BLOCK": 7, "MANY": 20, "LOOKUP": lookup, "NEAREST": nearest}
-    for name, size in sizes.items():
-        monkeypatch.setattr(pairs, name, size)
-    rng = np.random.default_rng(radius)
-    centres = rng.integers(0, 2**63, 6)
-
-    def near() -> str:
-        value = int(rng.choice(centres))
-        for bit in rng.integers(0, 64, rng.integers(0, 9)):
-            value ^= 1 << int(bit)
-        return "" if rng.random() < 0.1 else f"{value:016x}"
-
-    names = ["whole", "content", "centre", "mirrored"]
-    prints = pd.DataFrame([[near() for _ in names] for _ in range(30)], columns=names)
-    found = close_pairs(prints, radius, mirrored)
-    ends = zip(found["first"], found["second"], strict=True)
-    expected = close_pairs_slowly(prints, radius, mirrored, nearest)
-    assert dict(zip(ends, found["distance"], strict=True)) == expected
-    parts = pd.concat([close_pairs(prints, radius, mirrored, (n, 4)) for n in range(4)])
-    parts = parts.drop_duplicates().sort_values(["first", "second"], ignore_index=True)
-    pd.testing.assert_frame_equal(parts, found)
-
-
-def test_many_images_of_one_hash_make_few_pairs_and_link_all():
-    columns = ["whole", "content", "centre", "mirrored"]
-    prints = pd.DataFrame("f0f0f0f0f0f0f0f0", index=range(500), columns=columns)
-    found = close_pairs(prints, 10, False)
-    assert len(found) < 500 * NEAREST
-    assert set(found.loc[found["first"] == 0, "second"]) == set(range(1, 500))
-
-
-def test_no_hash_at_all_is_no_pair():
-    assert close_pairs(rows("a x train 1", "b x train 2"), 10, True).empty
+    for colour in ("white", "black", (90, 120, 60)):
+        framed = ImageOps.expand(ImageOps.expand(image, 9, "white"), 7, colour)
+        assert (np.abs(np.subtract(content(framed).size, image.size)) <= 2).all()
+        pair = perceptual_hashes(framed).content, perceptual_hashes(content(image)).whole
+        one, other = hash_bytes(pair)
+        assert np.unpackbits(one ^ other).sum() <= 6
 
 
 def test_fingerprints_are_of_the_decoded_picture_and_agree_with_a_plain_check(tmp_path):
@@ -166,13 +101,24 @@ def test_a_leak_is_named_from_the_training_image_whichever_comes_first_by_path()
     table = rows("a x train 1", "b y test 1", "c y val 2", "d x train 2", "e x train 3")
     assert shown(find_leaks(*linked(table), "drop_train")) == ["a b dropped", "d c dropped"]
     assert shown(find_leaks(*linked(table), "stop")) == ["a b stop", "d c stop"]
+    assert shown(find_leaks(*linked(table), "declared")) == ["a b declared", "d c declared"]
 
 
 def test_an_image_in_train_and_index_is_no_leak_but_a_copy_of_it_is():
-    """What index_is_train declares is the path, not the picture."""
+    """index_is_train declares the path, not the picture."""
     met = ["m x train 1", "m x test 1"]
     assert find_leaks(*linked(rows(*met)), "stop").empty
     assert shown(find_leaks(*linked(rows(*met, "n x train 1")), "stop")) == ["n m stop"]
+    assert shown(find_leaks(*linked(rows(*met, "n x test 1")), "stop")) == ["m n stop"]
+
+
+def test_equal_images_are_all_linked_to_each_kind_of_row():
+    """Ten copies in train and one in test: every one of them is a leak."""
+    table = rows(*(f"t{n} x train 1" for n in range(10)), "z y test 1")
+    assert len(find_leaks(*linked(table), "drop_train")) == 10
+    left, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), evidence(no_features))
+    assert left["image_path"].tolist() == ["z"] and set(found["kind"]) == {"leak"}
+    assert found.columns.tolist() == COLUMNS
 
 
 def test_conflicts_are_of_one_side_and_labels_that_share_nothing():
@@ -183,51 +129,79 @@ def test_conflicts_are_of_one_side_and_labels_that_share_nothing():
     assert shown(find_conflicts(*found, "stop")) == ["a b stop", "b a stop"]
     held = linked(rows("a x test 1", "b y test 1"))
     for policy in ("drop_all", "keep_first", "stop"):
-        assert shown(find_conflicts(*held, policy)) == ["a b reported", "b a reported"], (
-            "evaluation is not touched"
-        )
-
-
-def test_a_rule_may_leave_nothing():
-    table = rows("a x train 1", "b y train 1")
-    assert clean(table, CleaningConfig(), evidence(no_features)).table.empty
+        assert shown(find_conflicts(*held, policy)) == ["a b reported", "b a reported"]
+    both = clean(table.head(2), CleaningConfig(), evidence(no_features))
+    assert both.table.empty and both.emptied == {"conflicts": ["x", "y"]}
 
 
 def test_of_equal_images_the_first_by_path_stays():
     table = rows("c x train 1", "b x train 1", "a x train 1", "d x test 2", "e x val 2")
-    found = find_duplicates(*linked(table), {"exact": "drop", "near": "drop"})
+    found = find_duplicates(*linked(table), BOTH)
     assert shown(found) == ["b a dropped", "c a dropped", "e d reported"]
     assert dropped(found) == {"b", "c"}
     found = find_duplicates(*linked(table), {"exact": "report", "near": "drop"})
     assert set(found["action"]) == {"reported"}
 
 
-def test_a_chain_loses_only_what_is_linked_to_something_that_stays():
+def test_a_chain_loses_only_copies_of_an_image_that_stays():
     """a ~ b ~ c ~ d, but a and c are no copies: b goes for a, d for c."""
     table = rows("a x train 1", "b x train 2", "c x train 3", "d x train 4")
-    near = pd.DataFrame({"picture": [0, 1, 1, 2, 2, 3], "other": [1, 0, 2, 1, 3, 2]})
-    near = near.assign(**SURE).astype(NEAR)
-    chain = Links(pd.Series(range(4), list("abcd")), near, pd.DataFrame())
-    found = find_duplicates(table, chain, {"exact": "drop", "near": "drop"})
+    chain = chained((0, 1), (1, 2), (2, 3), images="abcd")
+    found = find_duplicates(table, chain, BOTH)
     assert shown(found) == ["b a dropped", "d c dropped"]
+    assert found["limit"].tolist() == [0.3, 0.3] and set(found["kind"]) == {"near duplicate"}
+    star = chained((2, 1), (2, 0), images="abc")
+    found = find_duplicates(table.head(3), star, {"exact": "drop", "near": "report"})
+    assert shown(found) == ["c a reported"], "the first of several copies is named"
 
 
-def test_the_first_of_several_near_copies_is_named():
-    table = rows("a x train 1", "b x train 2", "c x train 3")
-    near = pd.DataFrame({"picture": [0, 1, 2, 2], "other": [2, 2, 1, 0]})
-    near = near.assign(**SURE).astype(NEAR)
-    links = Links(pd.Series(range(3), list("abc")), near, pd.DataFrame())
-    found = find_duplicates(table, links, {"exact": "drop", "near": "report"})
-    assert shown(found) == ["c a reported"]
+def test_doubtful_copies_are_reported_for_images_that_stay():
+    table = rows("a x train 1", "b y train 2", "c x train 3", "c2 x test 3", "d x train 4")
+    doubtful = chained((0, 1), (0, 2), images="abcd", grade=Grade.COPY)
+    doubtful = Links(pd.Series([0, 1, 2, 2, 3], table["image_path"]), doubtful.near, pd.DataFrame())
+    leaks = find_leaks(table, doubtful, "drop_train").set_index("image_path")
+    assert leaks["sure"].to_dict() == {"a": False, "c": True}
+    assert leaks["limit"].to_dict() == {"a": 0.2, "c": 0.0}, "equal pictures have no difference"
+    assert leaks["action"].to_dict() == {"a": "reported", "c": "dropped"}
+    conflicts = find_conflicts(table, doubtful, "keep_first")
+    assert shown(conflicts) == ["a b reported", "b a reported"] and not conflicts["sure"].any()
+    assert shown(find_duplicates(table, doubtful, BOTH)) == ["c a dropped"]
 
 
-def test_equal_images_are_all_linked_to_each_kind_of_row():
-    """Ten copies in train and one in test: every one of them is a leak."""
-    table = rows(*(f"t{n} x train 1" for n in range(10)), "z y test 1")
-    assert len(find_leaks(*linked(table), "drop_train")) == 10
-    left, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), evidence(no_features))
-    assert left["image_path"].tolist() == ["z"] and set(found["kind"]) == {"leak"}
-    assert found.columns.tolist() == COLUMNS
+def placeholders() -> pd.DataFrame:
+    """One picture under five labels, train and test; another under three."""
+    under = [f"p{n} c{n} {'test' if n == 4 else 'train'} 1" for n in range(5)]
+    return rows(*under, "q0 c0 train 2", "q1 c1 train 2", "q2 c2|c1 train 2", "r c0 train 3")
+
+
+def test_a_placeholder_is_named_and_dropped_from_all_its_labels():
+    config = CleaningConfig(leaks="drop_train")
+    cleaned = clean(placeholders(), config, evidence(no_features))
+    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    assert shown(found) == [
+        "p0 p1 dropped",
+        *(f"p{n} p0 dropped" for n in (1, 2, 3)),
+        "p4 p0 reported",
+    ]
+    assert (found["labels"] == 5).all() and found["other_label"].tolist() == ["c1", *["c0"] * 4]
+    assert set(found["copy"]) == {"exact"} and set(found["other_split"]) == {"train"}
+    assert not (cleaned.findings["kind"] == "leak").any(), "it is no leak besides"
+    assert set(cleaned.table["image_path"]) == {"p4", "r"}, "three labels are a conflict"
+
+
+def test_a_placeholder_that_was_saved_anew_is_the_same_picture():
+    table = rows(*(f"p{n} c{n} train {n // 2}" for n in range(6)))
+    table["whole"] = ["0" * 15 + str(n // 2) for n in range(6)]
+    embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
+    cleaned = clean(table, CleaningConfig(labels_max=5, leaks="stop"), evidence(embed))
+    assert set(cleaned.findings["kind"]) == {"placeholder"} and cleaned.table.empty
+    assert (cleaned.findings["labels"] == 6).all()
+    few = clean(table, CleaningConfig(labels_max=6, conflicts="report"), evidence(embed))
+    assert set(few.findings["kind"]) == {"conflict"}
+
+
+def test_labels_that_share_a_class_count_once():
+    assert disjoint(["a", "b", "a|b", "b|c", "d|e"]) == 3 and disjoint([]) == 0
 
 
 def near_table(similarity: float) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
@@ -251,11 +225,13 @@ def test_near_hashes_need_near_features_too(similarity, linked):
     if linked:
         assert near[["picture", "other", "distance"]].to_numpy().tolist() == [[0, 1, 2], [1, 0, 2]]
         assert near["similarity"].tolist() == pytest.approx([0.95, 0.95], abs=1e-3)
+        assert near["grade"].tolist() == [Grade.SURE] * 2 and not near["confirmed"].any()
 
 
-@pytest.mark.parametrize(("of_copies", "linked"), [(0.8, True), (0.99, False)])
+@pytest.mark.parametrize(("of_copies", "linked"), [(0.8, True), (0.96, True), (0.99, False)])
 def test_without_a_threshold_the_models_own_is_taken(of_copies, linked):
-    table, features = near_table(0.9)
+    """The minimum is twice as far from 1 as the cosine of copies."""
+    table, features = near_table(0.94)
 
     def embed(paths, view):
         rows = np.stack([features[path] for path in paths])
@@ -273,12 +249,8 @@ def test_pairs_with_a_common_label_have_limits_of_their_own(label, kind):
     embed = lambda paths, view: np.stack([features[path] for path in paths])  # noqa: E731
     links = find_links(table, NearConfig(similarity_min=0.9), embed, ALIKE)
     assert links.limits["labels"].tolist() == [kind]
-
-
-def test_near_off_looks_at_pixels_alone():
-    table, _ = near_table(1.0)
-    links = find_links(pd.concat([table, table.tail(1)]), None, no_features, ALIKE)
-    assert links.near.empty and links.pictures.to_dict() == {"a": 0, "b": 1, "c": 2}
+    pixels = find_links(pd.concat([table, table.tail(1)]), None, no_features, ALIKE)
+    assert pixels.near.empty and pixels.pictures.to_dict() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_refusals_show_some_pairs_and_count_the_rest():
@@ -295,7 +267,17 @@ def test_refusals_show_some_pairs_and_count_the_rest():
     refuse(findings([]))
 
 
-def test_what_needs_features_needs_a_model():
+def test_a_domain_loses_at_most_its_share_and_always_one():
+    trained = rows(*(f"{n:02d} x train {n}" for n in range(20)))
+    found = pd.DataFrame({"kind": "conflict", "image_path": trained["image_path"]})
+    assert too_many(found, trained, trained.head(1), 0.0) == []
+    assert too_many(found, trained, trained.head(2), 0.1) == []
+    (line,) = too_many(found, trained, trained.head(3), 0.1)
+    assert line == "3 of 20 training images of d (15.0%)"
+    assert too_many(found.assign(kind="exact duplicate"), trained, trained, 0.1) == []
+
+
+def test_features_without_a_model_are_refused():
     for block in ({"cap": "diverse"}, {"suggest_merges": 0.9}):
         with pytest.raises(ValueError, match="needs (model|features; set model)"):
             CleaningConfig.model_validate(block)
