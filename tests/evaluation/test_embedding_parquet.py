@@ -86,10 +86,6 @@ A_AND_B = pa.array(["a", "b"])
             "image_path is int64; must be string",
         ),
         (
-            {"image_path": pa.array(["a", None]), "embedding": lists([1, 2], [1, 2])},
-            "image_path: 1 value.s. missing",
-        ),
-        (
             {"image_path": A_AND_B, "embedding": lists([1], [1], kind=pa.float64())},
             "embedding is list<.*double>; must be a list of float32 or float16",
         ),
@@ -99,10 +95,10 @@ A_AND_B = pa.array(["a", "b"])
         ),
         (
             {"image_path": A_AND_B, "embedding": lists([1, 2], [1])},
-            "embedding: lists of different lengths .1, 2.",
+            "lists, or of different lengths .2, 1.",
         ),
-        ({"image_path": A_AND_B, "embedding": lists([1, 2], None)}, "an empty or missing list"),
-        ({"image_path": A_AND_B, "embedding": lists([], [])}, "an empty or missing list"),
+        ({"image_path": A_AND_B, "embedding": lists([1, 2], None)}, "empty or missing lists, or"),
+        ({"image_path": A_AND_B, "embedding": lists([], [])}, "empty or missing lists, or"),
         ({"image_path": A_AND_B, "embedding": lists([1, None], [1, 2])}, "1 number.s. missing"),
         ({"image_path": A_AND_B, "embedding": lists([1, np.nan], [1, 2])}, "not finite.*'a'"),
         ({"image_path": A_AND_B, "embedding": lists([1, 2], [0, 0])}, "zeros for 1 .*'b'"),
@@ -116,7 +112,7 @@ A_AND_B = pa.array(["a", "b"])
         ),
         (
             {"image_path": pa.array([], pa.string()), "embedding": lists()},
-            "no rows; write it with embed.py",
+            "no embedding for 2 image",
         ),
     ],
 )
@@ -131,7 +127,7 @@ def test_bad_files_are_refused_in_one_line(columns, fault, tmp_path) -> None:
 def test_lists_that_differ_between_row_groups_are_refused(tmp_path) -> None:
     columns = {"image_path": A_AND_B, "embedding": lists([1, 2], [1])}
     pq.write_table(pa.table(columns), tmp_path / "E.parquet", row_group_size=1)
-    with pytest.raises(UserError, match="lists of different lengths .1, 2."):
+    with pytest.raises(UserError, match="of different lengths .2, 1."):
         load_embeddings(tmp_path / "E.parquet", pd.DataFrame({"image_path": ["a", "b"]}))
 
 
@@ -148,29 +144,6 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:
             load_embeddings(path, table)
     with pytest.raises(UserError, match="gone.parquet: cannot be read .No such file"):
         load_embeddings(tmp_path / "gone.parquet", table)
-
-
-def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch) -> None:
-    table = pd.DataFrame({"image_path": [f"{n}.jpg" for n in range(50_000)]})
-    columns = {"image_path": table["image_path"], "embedding": [[0.5] * 16] * len(table)}
-    columns["embedding"] = pa.array(columns["embedding"], pa.list_(pa.float32()))
-    pq.write_table(pa.table(columns), tmp_path / "E.parquet", compression="zstd")
-    assert load_embeddings(tmp_path / "E.parquet", table).shape == (50_000, 16)
-    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
-    monkeypatch.setattr(files, "BOMB_RATIO", 10)
-    with pytest.raises(
-        UserError, match="E.parquet: unpacks from .* refused as a decompression bomb"
-    ):
-        load_embeddings(tmp_path / "E.parquet", table)
-
-
-def test_a_long_path_in_many_rows_is_a_bomb(tmp_path, monkeypatch) -> None:
-    """A dictionary holds it once."""
-    monkeypatch.setattr(files, "BOMB_BYTES", 2**20)
-    columns = {"image_path": ["x" * 10_000] * 1000, "embedding": lists(*[[1.0]] * 1000)}
-    pq.write_table(pa.table(columns), tmp_path / "E.parquet")
-    with pytest.raises(UserError, match="E.parquet: unpacks from .* to 10,000,000 bytes"):
-        load_embeddings(tmp_path / "E.parquet", pd.DataFrame({"image_path": ["x"]}))
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path) -> None:
