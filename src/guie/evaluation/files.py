@@ -159,12 +159,14 @@ def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]
     strings, lists = (schema.field(name).type for name in COLUMNS)
     if strings not in (pa.string(), pa.large_string()):
         raise UserError(f"{path}: image_path is {strings}; must be string")
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    is_list = any(is_kind(lists) for is_kind in kinds)
-    if not is_list or lists.value_type not in (pa.float16(), pa.float32()):
+    if getattr(lists, "value_type", None) not in (pa.float16(), pa.float32()):
         raise UserError(f"{path}: embedding is {lists}; must be a list of float32 or float16")
     is_wanted = pc.field("image_path").isin(pa.array(wanted, strings))
-    rows = pq.read_table(path, columns=COLUMNS, filters=is_wanted, page_checksum_verification=True)
+    how = {
+        "pre_buffer": False,
+        "page_checksum_verification": True,
+    }  # it would read whole columns ahead
+    rows = pq.read_table(path, columns=COLUMNS, filters=is_wanted, **how)
     column = rows["embedding"]
     lengths_U = pc.list_value_length(column).unique().to_pylist()
     if len(lengths_U) > 1 or {None, 0} & {*lengths_U}:

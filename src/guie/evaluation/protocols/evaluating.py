@@ -87,11 +87,11 @@ def score_part(
             )
         scores = retrieve(part, table, embedded, options)
         report = report_of(scores, options.quirks) | {"dimension": arrays_of(embedded)[0].shape[1]}
-        beside = group_scores(part, table, embedded, options.rerank)
-        beside = {name: own for name, own in beside.items() if name in report["domains"]}
-        for name, own in beside.items():
+        of_groups = group_scores(part, table, embedded, options.rerank)
+        of_groups = {name: own for name, own in of_groups.items() if name in report["domains"]}
+        for name, own in of_groups.items():
             report["domains"][name] |= metrics.plain(pd.Series(own))
-        report["mean"] |= metrics.plain(pd.DataFrame(list(beside.values())).mean())
+        report["mean"] |= metrics.plain(pd.DataFrame(list(of_groups.values())).mean())
     if part.public_and_private:
         public_Q = np.array([is_public(path) for path in scores.path_Q], dtype=bool)
         report["public"] = metrics.plain(scores.values[public_Q].mean())
@@ -226,41 +226,39 @@ def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
     Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
     group with a single class has no interval; if every group is such, nor has the mean.
     """
-    values = scores.values[scores.common]
-    mean: dict[str, Any] = {}
-    for keys in _alike(values):
-        drawn = resample(values[keys].to_numpy(), scores.cluster_Q, scores.group_Q, draws, 0)
-        if drawn.lone_groups == len(drawn.mean_GM):  # nothing is drawn, the width is zero
-            continue
-        for m, key in enumerate(keys):
-            drawn_DG = drawn.mean_DGM[:, :, m]
-            mean[key] = percentiles(mean_headline(drawn_DG))
-            if key in HARMONIC:
-                mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG))
-    pooled = _intervals_over_queries(values, scores.cluster_Q, draws)
+    values, cluster_Q, group_Q = scores.values[scores.common], scores.cluster_Q, scores.group_Q
+    mean = _intervals(values, cluster_Q, group_Q, draws)
+    pooled = _intervals(values, cluster_Q, None, draws)
     domains = {}
-    for name in sorted(pd.unique(scores.group_Q[values.notna().any(axis=1).to_numpy()])):
-        own_Q = scores.group_Q == name
+    for name in sorted(pd.unique(group_Q[values.notna().any(axis=1).to_numpy()])):
+        own_Q = group_Q == name
         own = scores.values.loc[own_Q, [k for k in scores.values if k in scores.part.keys(name)]]
-        domains[name] = _intervals_over_queries(own, scores.cluster_Q[own_Q], draws)
+        domains[name] = _intervals(own, cluster_Q[own_Q], None, draws)
     return {
         "level": LEVEL,
         "draws": draws,
-        "mean": mean,
+        "mean": {key: interval for key, interval in mean.items() if interval},
         "pooled": {key: interval for key, interval in pooled.items() if interval},
         "domains": domains,
     }
 
 
-def _intervals_over_queries(
-    values: pd.DataFrame, cluster_Q: np.ndarray, draws: int
+def _intervals(
+    values: pd.DataFrame, cluster_Q: np.ndarray, group_Q: np.ndarray | None, draws: int
 ) -> dict[str, tuple[float, float] | None]:
-    """Return the interval of each metric's mean over queries; None if they are all of one class."""
+    """Return the interval of each metric's mean over groups; None if all of them have a single class.
+
+    Without groups the mean is over queries; with groups, some metrics have a harmonic mean too.
+    """
     found: dict[str, tuple[float, float] | None] = {}
     for keys in _alike(values):
-        drawn = resample(values[keys].to_numpy(), cluster_Q, None, draws, 0)
+        drawn = resample(values[keys].to_numpy(), cluster_Q, group_Q, draws, 0)
+        varies = drawn.lone_groups < len(drawn.mean_GM)
         for m, key in enumerate(keys):
-            found[key] = None if drawn.lone_groups else percentiles(drawn.mean_DGM[:, 0, m])
+            drawn_DG = drawn.mean_DGM[:, :, m]
+            found[key] = percentiles(mean_headline(drawn_DG)) if varies else None
+            if key in HARMONIC and group_Q is not None and varies:
+                found[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG))
     return found
 
 

@@ -13,11 +13,9 @@ from guie.base.seeds import seeded_draws
 from guie.evaluation import metrics, recognition
 from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
-from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
 from guie.evaluation.search import (
-    MOST_QUERIES,
     NO_RERANK,
     Images,
     Rerank,
@@ -110,17 +108,15 @@ def search_part(
         if part.graded:
             assert options.grades is not None
             if len(search.query_Q):
-                found.append(
-                    graded_scores(images, table, embedded, search, options.grades, options.rerank)
-                )
+                ranked = rankings(images, embedded, search, options.rerank)
+                found.append(graded_scores(ranked, table, search, options.grades))
             continue
-        drawn = galleries(search, images, table, part.gallery_draws) or [search]
-        groups = pd.unique(group_T[drawn[0].query_Q])
-        keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
-        for one in drawn:
-            ranked = rankings(images, embedded, one, options.rerank)
-            query_counts = "query_counts" in options.quirks
-            found.append(score_queries(ranked, one, keys, store, query_counts))
+        for drawn in galleries(search, images, table, part.gallery_draws) or [search]:
+            groups = pd.unique(group_T[drawn.query_Q])
+            keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
+            ranked = rankings(images, embedded, drawn, options.rerank)
+            counts = "query_counts" in options.quirks
+            found.append(score_queries(ranked, drawn, keys, store, counts))
     return found
 
 
@@ -213,15 +209,11 @@ def recognition_scores(
     """
     confidence, correct, answered = [], [], []
     for ranking in rankings(images, embedded, search, rerank):
-        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-        count = -(-len(query_Q) // block_size(2, MOST_QUERIES))
-        for rows in np.array_split(np.arange(len(query_Q)), count) if count else ():
-            block = slice(rows[0], rows[-1] + 1)
-            found_B1, similarity_B1 = ranking.nearest(block, 1)
+        for query_B, found_B1, similarity_B1 in ranking.blocks(1):
             # No columns where the index is empty
             confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
-            correct.append(images.are_relevant(query_Q[block], found_B1).any(axis=1))
-        answered.append(images.count_positives(query_Q, index_I) > 0)
+            correct.append(images.are_relevant(query_B, found_B1).any(axis=1))
+            answered.append(images.count_positives(query_B, search.index_I) > 0)
     confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
         "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
