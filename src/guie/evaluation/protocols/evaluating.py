@@ -1,4 +1,9 @@
-"""Evaluate embeddings under a protocol: report, intervals, and a comparison of several models."""
+"""Evaluate embeddings under a protocol: report, intervals, and a comparison of several models.
+
+For each part of a protocol: unit vectors are searched (`search_part`), which gives the metrics of each query.
+Their means are the report (`report_of`); classes are resampled for its `intervals`. `against` compares the
+queries of two models.
+"""
 
 from __future__ import annotations
 

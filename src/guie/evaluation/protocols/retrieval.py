@@ -94,30 +94,32 @@ def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
 
 def search_part(
     part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options
-) -> list[pd.DataFrame]:
-    """Return the query scores of each search of a part; see `guie.evaluation.search.score_queries`.
+) -> pd.DataFrame:
+    """Return the metrics of each query (and gallery draw), indexed by row T; NaN without a positive.
 
     Args:
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    store = options.store and options.store.within(part.name)
+    store, counts = (
+        options.store and options.store.within(part.name),
+        "query_counts" in options.quirks,
+    )
     found = []
     for search in searches(part.index, images, group_T):
-        if part.graded:
-            assert options.grades is not None
-            if len(search.query_Q):
-                ranked = rankings(images, embedded, search, options.rerank)
-                found.append(graded_scores(ranked, table, search, options.grades))
-            continue
         for drawn in galleries(search, images, table, part.gallery_draws) or [search]:
+            if not len(drawn.query_Q):
+                continue
+            ranked = rankings(images, embedded, drawn, options.rerank)
+            if part.graded:
+                assert options.grades is not None
+                found.append(graded_scores(ranked, table, drawn, options.grades))
+                continue
             groups = pd.unique(group_T[drawn.query_Q])
             keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
-            ranked = rankings(images, embedded, drawn, options.rerank)
-            counts = "query_counts" in options.quirks
             found.append(score_queries(ranked, drawn, keys, store, counts))
-    return found
+    return pd.concat(found) if found else pd.DataFrame()
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
@@ -143,19 +145,18 @@ def retrieve(part: Part, table: pd.DataFrame, embedded: Embeddings, options: Opt
 
     Raises UserError if no query has a positive.
     """
-    searched = search_part(part, table, embedded, options)
-    found = [scores for scores in searched if len(scores)]
-    if all(scores.isna().to_numpy().all() for scores in found):
+    values = search_part(part, table, embedded, options)
+    if values.isna().to_numpy().all():
         if part.graded:
             raise UserError(
-                f"relevance.csv: none of {sum(map(len, found))} queries has an easy or hard image in the"
-                " index; its paths must match image_path in the manifest"
+                f"relevance.csv: none of {len(values)} queries has an easy or hard image in the index; its"
+                " paths must match image_path in the manifest"
             )
-        raise unanswerable(sum(map(len, found)))
-    scores = Scores.of(part, table, pd.concat(found))
+        raise unanswerable(len(values))
+    scores = Scores.of(part, table, values)
     for group in pd.unique(scores.group_Q):  # in one index all groups got the same metrics
-        others = [key for key in scores.values if key not in part.keys(group)]
-        scores.values.loc[scores.group_Q == group, others] = np.nan
+        others = [key for key in values if key not in part.keys(group)]
+        values.loc[scores.group_Q == group, others] = np.nan
     return scores
 
 
