@@ -250,9 +250,3 @@ def test_the_spectrum_has_the_dimensions():
     flat = np.zeros((5000, 32), np.float32)
     flat[:, :6] = unit(rng, 5000, 6)
     assert geometry.spectrum(flat)[:7] == pytest.approx([1 / 6] * 6 + [0], abs=0.01)
-
-
-def test_nearest_is_the_largest_cosine():
-    rng = np.random.default_rng(0)
-    few, many = unit(rng, 20, 8), unit(rng, 300, 8)
-    assert geometry.nearest(few, many) == pytest.approx((few @ many.T).max(1), abs=1e-6)

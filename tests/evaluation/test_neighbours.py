@@ -34,12 +34,6 @@ def test_search_equals_a_full_sort_with_many_ties(k):
     np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, own_Q))
 
 
-def test_search_hides_rows_before_ranking_and_pads_with_minus_one():
-    index_ND = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
-    found_QK, _ = ExactIndex(index_ND).search(index_ND[:1], 9, np.array([0]))
-    assert found_QK.tolist() == [[1, 2, -1]]
-
-
 @pytest.mark.parametrize("size", [17, 61, 1001])
 @pytest.mark.parametrize("queries", [1, 2, 3, 37])
 def test_equal_vectors_tie_exactly_wherever_they_stand(size, queries):

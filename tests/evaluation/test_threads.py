@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import faiss
-import numpy as np
 import pytest
 
-from guie.base.processes import usable_cores
 from guie.evaluation import knn
-from guie.evaluation.knn import ExactIndex, search_threads
+from guie.evaluation.knn import search_threads
 from guie.evaluation.long_search import search_together
 from guie.evaluation.search import ScoreStore
 
@@ -54,12 +50,6 @@ def test_a_users_number_of_threads_stays(environment, monkeypatch, set_to) -> No
         assert not set_to
 
 
-def test_an_exact_search_takes_the_cores(launched, set_to) -> None:
-    vectors_ND = np.eye(4, dtype=np.float32)
-    rows_BK, _ = ExactIndex(vectors_ND).search(vectors_ND, 1)
-    assert rows_BK[:, 0].tolist() == [0, 1, 2, 3] and set_to == [6, 1]
-
-
 def test_processes_that_search_together_share_the_cores(
     launched, set_to, monkeypatch, tmp_path
 ) -> None:
@@ -80,7 +70,3 @@ def test_processes_that_search_together_share_the_cores(
 
     search_together(search, search, tmp_path / "parts", "key", pairs=1)
     assert set_to == [3, 1, 6, 1]
-
-
-def test_the_cores_are_those_that_the_process_may_use() -> None:
-    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
