@@ -24,6 +24,7 @@ from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
 MOST_QUERIES = 4096  # in one block
+SETS = 4096  # of labels that are compared with all others at once
 
 
 class LabelSets:
@@ -55,18 +56,14 @@ class LabelSets:
         count_S = np.bincount(self.set_T[index_N], minlength=len(self.labels_SL))
         if self.labels_SL.shape[1] == 1:  # no image has two labels: typical for many classes
             return count_S[self.set_T[query_Q]]
-        set_E, slot_E = np.nonzero(self.labels_SL >= 0)  # E: (set of labels, label) entries
-        label_E = self.labels_SL[set_E, slot_E]
-        order_E = np.argsort(label_E, kind="stable")
-        starts = np.searchsorted(label_E[order_E], np.arange(1, label_E.max() + 1))
-        sets_C = np.split(set_E[order_E], starts)
+        from scipy.sparse import csr_array  # seldom needed
 
+        set_E, slot_E = np.nonzero(self.labels_SL >= 0)  # E: (set of labels, label) entries
+        has_SL = csr_array((np.ones(len(set_E)), (set_E, self.labels_SL[set_E, slot_E])))
         set_U, place_Q = np.unique(self.set_T[query_Q], return_inverse=True)
-        sharing = (
-            np.unique(np.concatenate([sets_C[c] for c in row_L if c >= 0]))
-            for row_L in self.labels_SL[set_U]
-        )
-        return np.array([count_S[sets].sum() for sets in sharing], dtype=np.int64)[place_Q]
+        blocks = np.array_split(set_U, len(set_U) // SETS + 1)
+        counts = [(has_SL[block] @ has_SL.T > 0) @ count_S for block in blocks]
+        return np.concatenate(counts)[place_Q]
 
 
 @dataclass(frozen=True)

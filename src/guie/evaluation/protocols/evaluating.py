@@ -19,7 +19,6 @@ from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.bootstrap import (
     LEVEL,
-    Comparison,
     harmonic_headline,
     mean_headline,
     paired,
@@ -28,7 +27,7 @@ from guie.evaluation.bootstrap import (
     verdict,
 )
 from guie.evaluation.files import Embeddings, arrays_of, as_units
-from guie.evaluation.protocols.base import HARMONIC, Headline, Part, Protocol
+from guie.evaluation.protocols.base import HARMONIC, Part, Protocol
 from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
     PLAIN,
@@ -277,23 +276,13 @@ def _alike(values: pd.DataFrame) -> list[list[str]]:
     return list(sets.values())
 
 
-def compare(a: Scores, b: Scores, headline: Headline) -> Comparison:
-    """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
-    if not np.array_equal(a.path_Q, b.path_Q):
-        raise UserError("the two embeddings have different queries; use one manifest and split")
-    a_Q, b_Q = (one.values[headline.metric].to_numpy() for one in (a, b))
-    group_Q = a.group_Q if headline.statistic in ("mean", "harmonic") else None
-    over_groups = harmonic_headline if headline.statistic == "harmonic" else mean_headline
-    return paired(a_Q, b_Q, a.cluster_Q, group_Q, headline=over_groups, draws=DRAWS)
-
-
 def against(
     protocol: Protocol,
     ours: Mapping[str, Scores],
     theirs: Mapping[str, Scores],
     names: tuple[str, str],
 ) -> dict[str, Any]:
-    """Compare this model with another, headline by headline.
+    """Compare this model with another on the same queries, headline by headline.
 
     Args:
         ours, theirs: scores of the queries, by part.
@@ -304,13 +293,18 @@ def against(
     """
     found = {}
     for line in protocol.headlines:
-        own = ours[line.part].values
-        means = line.statistic in ("mean", "pooled", "harmonic") and line.metric in own
-        if means and own[line.metric].notna().any():
-            found[line.title] = compare(theirs[line.part], ours[line.part], line)
-    mine, other = names
+        mine, other = ours[line.part], theirs[line.part]
+        if line.statistic not in ("mean", "pooled", "harmonic") or line.metric not in mine.values:
+            continue
+        mine_Q, other_Q = (scores.values[line.metric].to_numpy() for scores in (mine, other))
+        if not np.isnan(mine_Q).all():
+            group_Q = None if line.statistic == "pooled" else mine.group_Q
+            mean = harmonic_headline if line.statistic == "harmonic" else mean_headline
+            found[line.title] = paired(
+                other_Q, mine_Q, mine.cluster_Q, group_Q, headline=mean, draws=DRAWS
+            )
     return {
-        "embeddings": other,
+        "embeddings": names[1],
         "differences": {title: asdict(one) for title, one in found.items()},
-        "verdicts": [verdict(one, (other, mine), title) for title, one in found.items()],
+        "verdicts": [verdict(one, names[::-1], title) for title, one in found.items()],
     }
