@@ -170,9 +170,12 @@ def open_job(
 
     given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
     layers = LayersConfig(of=args.layers, **given) if args.layers else None
-    settings = args.size_px, args.fit or "squash", args.batch_size, layers
-    opened = load_embedding_model(args.model, accelerator, folder, *settings)
+    size_px, fit, batch = args.size_px, args.fit or "squash", args.batch_size
+    opened = load_embedding_model(args.model, accelerator, folder, size_px, fit, batch, layers)
     model = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
+    reopen = partial(
+        open_in_actor, precision, model, folder.absolute(), size_px, fit, batch, layers
+    )
     manifest = load_manifest(args.manifest, args.root)
     table = manifest.split(args.split) if args.split else manifest.table
     paths = table["image_path"].drop_duplicates().to_numpy(str)
@@ -197,7 +200,7 @@ def open_job(
             boxes,
             manifest.open_image,
             without=np.flatnonzero(np.isin(paths, [*bad])),
-            opens=partial(open_in_actor, precision, model, folder.absolute(), *settings),
+            opens=reopen,
             batch_size=opened.batch_size,
             workers=args.workers,
             check=check,

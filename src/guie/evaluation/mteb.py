@@ -47,8 +47,9 @@ def score_by_mteb(args: argparse.Namespace) -> None:
     Raises UserError for an unknown task, or an image that cannot be decoded.
     """
     if args.mteb:
-        of_images = {"modalities": ["image"], "exclusive_modality_filter": True}
-        public = mteb.get_tasks(task_types=["Any2AnyRetrieval"], **of_images)
+        public = mteb.get_tasks(
+            task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
+        )
         known = {task.metadata.name: task for task in public}
         if unknown := [name for name in args.mteb if name not in known]:
             fault = f"{unknown[0]}: not an image-to-image retrieval task"
@@ -102,14 +103,7 @@ class RunEncoder(AbsEncoder):
         )
 
     def encode(
-        self,
-        inputs: Any,
-        *,
-        task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
+        self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **kwargs: Any
     ) -> np.ndarray:
         """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
 
@@ -117,8 +111,7 @@ class RunEncoder(AbsEncoder):
             inputs: mteb's loader; as many processes as it has (`num_proc`) read its data set.
             kwargs: `batch_size`; mteb's other arguments are ignored.
 
-        Raises:
-            UserError: the task needs more than images, for example texts.
+        Raises UserError if the task needs more than images, for example texts.
         """
         needed = list(task_metadata.get_modalities(prompt_type))
         if needed != ["image"]:

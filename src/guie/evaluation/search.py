@@ -210,12 +210,12 @@ class Ranking:
         Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
         """
         query_B, patches_TPF = self.search.query_Q[block], self.rerank.patches_TPF
-        wanted = self.unit_TD[query_B], k, self._own_Q[block]
+        query_BD, own_B = self.unit_TD[query_B], self._own_Q[block]
         if isinstance(self._index, ExactIndex):
-            place_BK, score_BK = self._index.search(*wanted)
+            place_BK, score_BK = self._index.search(query_BD, k, own_B)
         else:
             patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
-            place_BK, score_BK = self._index.search(*wanted, patches_BPF)
+            place_BK, score_BK = self._index.search(query_BD, k, own_B, patches_BPF)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(
