@@ -114,8 +114,8 @@ def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     if again.any():
         raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
     dataset = table["dataset"] if "dataset" in table else table["domain"]
-    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
-    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    queries = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), queries], ignore_index=True)
     return both.fillna({"subsets": ""}) if "subsets" in both else both
 
 

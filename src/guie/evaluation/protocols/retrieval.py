@@ -180,7 +180,7 @@ def group_scores(
 ) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy.
 
-    NMI is of a group's images, queries and index together; an image with two rows counts once.
+    NMI takes a group's images, queries and index together; an image with two rows counts once.
     """
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
@@ -210,11 +210,11 @@ def recognition_scores(
     """
     confidence, correct, answered = [], [], []
     for ranking in rankings(images, embedded, search, rerank):
+        answered.append(images.count_positives(ranking.search.query_Q, search.index_I) > 0)
         for query_B, found_B1, similarity_B1 in ranking.blocks(1):
             # No columns where the index is empty
             confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
             correct.append(images.are_relevant(query_B, found_B1).any(axis=1))
-            answered.append(images.count_positives(query_B, search.index_I) > 0)
     confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
         "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
