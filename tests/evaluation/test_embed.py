@@ -124,7 +124,7 @@ def encoded(clip: str) -> torch.Tensor:
     return model.encode_text(tokens(list(WORDS.values())))
 
 
-def test_texts_of_a_clip_stand_beside_its_images(job, clip, tmp_path) -> None:
+def test_texts_of_a_clip_follow_its_images(job, clip, tmp_path) -> None:
     job[1] = f"open_clip:guie-tiny:{clip}"
     alone, both = embedded(job), embedded(job, *texts(tmp_path))
     assert list(both) == ["q.png", "i.png", *WORDS]
@@ -373,13 +373,13 @@ def test_the_sidecar_decides_how_images_are_decoded(job, tmp_path, capsys) -> No
 def test_a_box_is_of_the_image_as_the_sidecar_shows_it(job, tmp_path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    laid = Image.open(tmp_path / "q.png")  # 24 x 20, seen as 20 x 24
-    laid.save(tmp_path / "q.png", exif=exif)
+    turned = Image.open(tmp_path / "q.png")  # 24 x 20, seen as 20 x 24
+    turned.save(tmp_path / "q.png", exif=exif)
     seen = embedded(job, *boxes(tmp_path, (2, 3, 18, 23)))
     (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
     with pytest.raises(
         UserError, match="its box 2, 3, 18, 23 is outside the image, which is 24 x 20"
     ):
         embedded(job, *boxes(tmp_path, (2, 3, 18, 23)))
-    laid.transpose(Image.Transpose.ROTATE_270).crop((2, 3, 18, 23)).save(tmp_path / "q.png")
+    turned.transpose(Image.Transpose.ROTATE_270).crop((2, 3, 18, 23)).save(tmp_path / "q.png")
     assert np.array_equal(embedded(job)["q.png"], seen["q.png"])

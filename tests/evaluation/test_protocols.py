@@ -125,7 +125,7 @@ def test_queries_without_positives_are_counted_and_nothing_else():
     embeddings_TD[1] = embeddings_TD[0]
     for index in ("merged", "separate"):
         report = evaluate(embeddings_TD, table, index)
-        assert report["domains"].keys() == {"a", "b"}  # c asks nothing
+        assert report["domains"].keys() == {"a", "b"}  # c has no query
         assert report["domains"]["a"]["queries"] == 2
         assert report["domains"]["a"]["queries_without_positive"] == 1
         assert report["domains"]["b"]["queries"] == 1

@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused_by_name(text: str | None, fault: str, tmp_
     assert "\n" not in str(caught.value)
 
 
-def test_images_that_nobody_lists_are_negatives_where_that_is_said(tmp_path: Path) -> None:
+def test_unlisted_images_may_count_as_negatives(tmp_path: Path) -> None:
     table = table_of(("q", "d/1", "query"), ("a", "d/1", "index"))
     (tmp_path / "R.json").write_text('{"q": {"far.tar/7": 0.9, "a": 0.5, "far.tar/8": 0.1}}')
     found = read_rankings(tmp_path / "R.json", table, unlisted=True)

@@ -79,10 +79,10 @@ def test_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="must be DOMAIN=FILE, with each domain once"):
             read_embeddings([words[0], wrong], table, "mean")
     manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
-    asked = {"specialists": words, "join": "concat", "fit": None, "dim": 6, "seed": 0}
+    given = {"specialists": words, "join": "concat", "fit": None, "dim": 6, "seed": 0}
     with pytest.raises(
         UserError, match="--reduce pca: needs embeddings of train images; name them by --fit"
     ):
-        embeddings_of(Namespace(reduce="pca", **asked), manifest, table)
-    first = embeddings_of(Namespace(reduce="first", **asked), manifest, table)
+        embeddings_of(Namespace(reduce="pca", **given), manifest, table)
+    first = embeddings_of(Namespace(reduce="first", **given), manifest, table)
     assert np.allclose(first, unit(A_ND), atol=1e-6)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.protocols.evaluating import evaluate
 from guie.evaluation.rerank import Reranker
-from guie.report import scoring
 from guie.report.tables import report_table
 
 
@@ -133,15 +131,6 @@ def test_all_files_are_looked_for_before_the_first_is_read(words, tmp_path):
         validate.main([*words, "--manifest", __file__, "--out", str(tmp_path / "r.json")])
 
 
-def test_grades_are_read_before_patches_are_embedded(monkeypatch, tmp_path):
-    monkeypatch.setattr(scoring, "embeddings_of", lambda *_: None)
-    monkeypatch.setattr(scoring, "rerank_of", None)
-    graded = SimpleNamespace(parts=[SimpleNamespace(graded=True)])
-    args = SimpleNamespace(embeddings="E.npz", against=[])
-    with pytest.raises(UserError, match=r"relevance\.csv: no such table"):
-        scoring.search(args, [graded], SimpleNamespace(path=tmp_path / "mix.csv"), None)
-
-
 def test_random_projections_differ_by_seed(case):
     """The same seed gives the same report; UnED averages three (A.5)."""
     folder, _, _, arguments = case
@@ -227,7 +216,7 @@ def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):
     assert refused.value.code == 2 and fault in capsys.readouterr().err
 
 
-def test_subsets_and_texts_beside_the_manifest_are_scored(case, capsys):
+def test_subsets_and_texts_next_to_the_manifest_are_scored(case, capsys):
     folder, table, embeddings_TD, arguments = case
     test = table[(table["split"] == "test") & (table["label"] != "food/8")]
     rows = test[["image_path"]].assign(subset="small")
