@@ -303,11 +303,13 @@ class QueryScores:
         """Return the scores, indexed by row T; without those of other processes that are not stored."""
         query_Q, search_name = self.ranking.search.query_Q, self.ranking.search.name
         if store is None:
-            found = [pd.DataFrame(columns=list(self.keys), dtype=float)]
+            found: list[pd.DataFrame] = []
             every_Q = np.arange(len(query_Q))
             blocks = own_blocks(every_Q, self.starts(len(every_Q), 1), (0, 1))
             self(blocks, lambda _, scores: found.append(scores), "search")
-            return pd.concat(found).set_axis(query_Q)
+            # Without an empty frame among others: a mean's last bit depends on the layout in memory.
+            empty = pd.DataFrame(columns=list(self.keys), dtype=float)
+            return pd.concat(found or [empty]).set_axis(query_Q)
         names = [f"{store.prefix}{search_name}/{row}" for row in query_Q.tolist()]
         states = row_keys(names)
         fill(store.rows, states, self, part=store.share, title="search")
