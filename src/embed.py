@@ -57,18 +57,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--manifest", required=True, help="CSV or Parquet")
     add("--root", help="folder of the images; default: the manifest's")
     add("--split", choices=SPLITS, help="train, val or test; default: every image of the manifest")
-    add(
-        "--out",
-        required=True,
-        help="E.npz: arrays image_path and embedding; or E.parquet, these and label and domain as columns",
-    )
+    words = "E.npz: arrays image_path and embedding; E.parquet: columns, also of label and domain"
+    add("--out", required=True, help=words)
     add("--store", metavar="DIR", help="folder of computed rows (default: <out>.rows)")
-    parts = parser.add_mutually_exclusive_group()
-    parts.add_argument(
-        "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
-    )
+    add_part = parser.add_mutually_exclusive_group().add_argument
+    shard, words = arguments.shard, "only part N of M, counted from 0"
+    add_part("--shard", type=shard, metavar="N/M", help=words)
     words = "print which of M parts lack rows, such as 3,17"
-    parts.add_argument("--missing", type=arguments.count, metavar="M", help=words)
+    add_part("--missing", type=arguments.count, metavar="M", help=words)
     add("--size-px", type=arguments.count, help="image size of a library's model")
     add("--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)")
     add("--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output")
@@ -77,16 +73,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--batch-size", type=arguments.count, default=128, help="images per process and step")
     add("--workers", type=int, help="loader processes per process; default: its share of the cores")
     add("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
-    add(
-        "--boxes",
-        metavar="FILE",
-        help="CSV image_path, x1_px, y1_px, x2_px, y2_px: crop images to these boxes first",
-    )
-    add(
-        "--texts",
-        metavar="FILE",
-        help="CSV image_path (the text's name), text, label, domain: also embed texts, by CLIP",
-    )
+    words = "CSV image_path, x1_px, y1_px, x2_px, y2_px: crop images to these boxes first"
+    add("--boxes", metavar="FILE", help=words)
+    words = "CSV image_path (the text's name), text, label, domain: also embed texts, by CLIP"
+    add("--texts", metavar="FILE", help=words)
     add("--drop-bad", action="store_true", help="skip the images that cannot be decoded")
     arguments.add_engine(parser)
     arguments.add_check_content(parser)
@@ -116,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.base.devices import from_main, make_accelerator
     from guie.base.slow_bf16 import float32_products
     from guie.data.shards.storage import written
-    from guie.evaluation.opened import embed_queries, embedding_precision
+    from guie.evaluation.opened import embed_texts, embedding_precision
     from guie.rows.readable import differing, readable
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
@@ -130,16 +120,14 @@ def main(argv: Sequence[str] | None = None) -> Path:
         opened, manifest, embeddings_without = open_job(
             args, accelerator, precision, local.parent, guard.check
         )
-        names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
+        texts_TD = from_main(accelerator, partial(embed_texts, args.texts, opened))
         if args.missing:
             embeddings = embeddings_without(set())
             open_parts = from_main(accelerator, partial(embeddings.missing_parts, args.missing))
             accelerator.print(",".join(map(str, open_parts)))
             return out
-        dropped = local.with_name(list_name)
-        check = partial(
-            readable, accelerator, splits=SPLITS, drop_bad=args.drop_bad, dropped=dropped
-        )
+        drop, dropped = args.drop_bad, local.with_name(list_name)
+        check = partial(readable, accelerator, splits=SPLITS, drop_bad=drop, dropped=dropped)
         with interrupts:
             embeddings, new, bad = fill_readable(args, manifest, embeddings_without, check)
         if line := differing(embeddings.differences(new), len(embeddings.states)):
@@ -150,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         elif accelerator.is_main_process:
             rows = embeddings.rows()
             kept = manifest.table[~manifest.table["image_path"].isin(bad)]
-            write(local, kept, rows, args.texts, names, texts_TD)
+            write(local, kept, rows, args.texts, texts_TD)
             of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
             count = f"{len(rows):,} images ({len(new):,} new){of_texts}"
             print(f"{shown(out)}: {count}, {rows.shape[1]} dimensions")
@@ -175,7 +163,7 @@ def open_job(
 
     from guie.base.devices import from_main
     from guie.data.manifest import load_manifest
-    from guie.data.manifest.companions import Box, boxes_of, read_boxes
+    from guie.data.manifest.companions import boxes_of, read_boxes
     from guie.evaluation.opened import load_embedding_model, open_in_actor
     from guie.rows.embedding import FileEmbeddings
     from guie.rows.store import Store
@@ -195,13 +183,13 @@ def open_job(
     out = as_path(args.out)
     store = Store(args.store or out.with_name(f"{out.name}.rows"), opened.recipe, np.float32)
 
-    def boxes_without(bad: set[str]) -> list[Box | None] | None:
-        if box_table is None:
-            return None
-        left = box_table[~box_table["image_path"].isin(bad)]
-        return boxes_of(Path(args.boxes), left, manifest.root, paths, manifest.sidecar.decode)
-
     def embeddings_without(bad: set[str]) -> FileEmbeddings:
+        boxes = None
+        if box_table is not None:
+            good = box_table[~box_table["image_path"].isin(bad)]
+            decode = manifest.sidecar.decode
+            find = partial(boxes_of, Path(args.boxes), good, manifest.root, paths, decode)
+            boxes = from_main(accelerator, find)
         return FileEmbeddings(
             store,
             accelerator,
@@ -209,7 +197,7 @@ def open_job(
             opened.preprocess,
             manifest.root,
             paths,
-            from_main(accelerator, partial(boxes_without, bad)),
+            boxes,
             manifest.open_image,
             without=np.flatnonzero(np.isin(paths, [*bad])),
             opens=reopen,
@@ -257,12 +245,7 @@ def fill_readable(
 
 
 def write(
-    out: Path,
-    table: pd.DataFrame,
-    rows: Rows,
-    texts: str | None,
-    names: Sequence[str] | np.ndarray,
-    texts_TD: np.ndarray,
+    out: Path, table: pd.DataFrame, rows: Rows, texts: str | None, texts_TD: np.ndarray
 ) -> None:
     """Write the embeddings of a manifest's images, then those of the texts, as Parquet or npz."""
     import numpy as np
@@ -272,14 +255,14 @@ def write(
     from guie.evaluation.files import write_parquet
 
     about = table.drop_duplicates("image_path")
+    if texts:
+        about = pd.concat([about, read_companion(Path(texts), "texts")])
     if out.suffix == ".parquet":
-        if texts:
-            about = pd.concat([about, read_companion(Path(texts), "texts")])
         write_parquet(out, about, [rows, texts_TD])
         return
     embeddings = np.concatenate([rows, texts_TD]) if len(texts_TD) else rows
-    paths = np.append(about["image_path"].to_numpy(str), names)
     with replacing(out) as temporary:
+        paths = about["image_path"].to_numpy(str)
         save_arrays(temporary, image_path=paths, embedding=embeddings)
 
 

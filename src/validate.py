@@ -9,7 +9,7 @@ and scores a model: on its image retrieval tasks, or on a split of a manifest.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base import errors
@@ -27,6 +27,12 @@ from guie.evaluation.protocols.catalogue import (
 )
 
 DRAWS_MAX, DIM_MAX = 100_000, 100_000
+OF_MTEB = {"mteb", "model", "manifest", "root", "split", "batch_size", "workers", "out"}
+OF_EMBEDDINGS = ("against", "reduce", "write_results", "write_queries", "html", "rerank", "quirk")
+NEEDS = {  # option: the one that it needs
+    **{"quirk": "protocol", "join": "specialists", "fit": "reduce", "no_images": "html"},
+    "unlisted_negative": "results",
+}
 
 EXAMPLES = """
 examples:
@@ -61,165 +67,125 @@ exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
+    lists = {
+        "protocols": {name: f"{p.title} ({p.source})" for name, p in PROTOCOLS.items()},
+        "joins": JOINS,
+        "quirks, off by default": QUIRKS,
+        "re-ranking, off by default": METHODS,
+    }
+    entries = (
+        f"{title}:\n" + "".join(f"  {name:12} {words}\n" for name, words in of.items())
+        for title, of in lists.items()
+    )
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
-        + _describe("joins", JOINS)
-        + _describe("quirks, off by default", QUIRKS)
-        + _describe("re-ranking, off by default", METHODS)
-        + EXAMPLES,
+        epilog="".join(entries) + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_sources(parser)
-    _add_protocols(parser)
-    parser.add_argument(
-        "--out", type=Path, required=True, help="report.json, or the folder of --mteb"
-    )
-    parser.add_argument(
-        "--html", type=Path, metavar="PAGE.html", help="also write a page to explore the results"
-    )
-    parser.add_argument("--no-images", action="store_true", help="leave images out of --html")
-    parser.add_argument(
-        "--write-results", type=Path, metavar="R.json", help="write each query's best 1,000 images"
-    )
-    parser.add_argument(
-        "--write-queries", type=Path, metavar="Q.csv", help="write each query's scores"
-    )
+    add_sources(parser)
+    add_scoring(parser)
     args = parser.parse_args(argv)
-    _refuse_contradictions(parser, args)
+    refuse_contradictions(parser, args)
     return args
 
 
-def _refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    if args.mteb is not None:
-        _refuse_with_mteb(parser, args)
-        return
-    if not args.manifest:
-        parser.error("the following arguments are required: --manifest")
-    if args.workers is not None or args.batch_size:
-        parser.error("--workers and --batch-size need --mteb")
-    if args.protocol and args.index:
-        parser.error("--index: --protocol already defines the index; use one of the two")
-    if args.quirk and not args.protocol:
-        parser.error("--quirk: needs --protocol")
-    of_embeddings = {
-        "--against": args.against,
-        "--reduce": args.reduce,
-        "--write-results": args.write_results,
-        "--write-queries": args.write_queries,
-        "--html": args.html,
-        "--rerank": args.rerank,
-        "--quirk": args.quirk,
-    }
-    if args.join and not args.specialists:
-        parser.error("--join: needs --specialists; leave it out")
-    if args.fit and not args.reduce:
-        parser.error("--fit: needs --reduce; leave it out")
-    if len(args.fit or ()) > 1 and not args.specialists:
-        parser.error("--fit: one model has one file; leave out the others")
-    if args.specialists and args.fit:
-        of, fitted = (
-            [w.partition("=")[0] for w in words] for words in (args.specialists, args.fit)
-        )
-        if fitted != of:
-            parser.error(
-                f"--fit: needs the domains of --specialists, in their order: {', '.join(of)}"
-            )
-    if args.results and any(of_embeddings.values()):
-        parser.error(
-            f"--results: rankings have no embeddings; leave out {', '.join(of_embeddings)}"
-        )
-    if args.rerank and (args.html or args.write_results):
-        parser.error("--rerank: leave out --html and --write-results, which show the plain search")
-    if (LOCAL in args.rerank) != bool(args.model):
-        parser.error("--model: is needed with --rerank local, and for nothing else")
-    if args.model and (args.against or args.specialists or args.texts):
-        parser.error("--rerank local: leave out --against, --specialists and --texts")
-    names = [str(path) for path in (args.embeddings, *args.against)]
-    if len(set(names)) < len(names):
-        parser.error("--against: a file is named twice or is also --embeddings; remove one")
-    if args.no_images and not args.html:
-        parser.error("--no-images: needs --html PAGE.html")
-    if not 0 <= args.draws <= DRAWS_MAX:
-        parser.error(f"--draws {args.draws}: must be from 0 to {DRAWS_MAX:,}")
-    if not 0 < args.dim <= DIM_MAX:
-        parser.error(f"--dim {args.dim}: must be from 1 to {DIM_MAX:,}")
-    if args.seed and args.reduce != "random":
-        parser.error("--seed: needs --reduce random; leave it out")
-    if not 0 <= args.seed < 2**32:
-        parser.error(f"--seed {args.seed}: must be from 0 to {2**32 - 1:,}")
-    if args.unlisted_negative and not args.results:
-        parser.error("--unlisted-negative: needs --results; leave it out")
-
-
-def _refuse_with_mteb(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    own = {"mteb", "model", "manifest", "root", "split", "batch_size", "workers", "out"}
-    given = [name for name, value in vars(args).items() if value != parser.get_default(name)]
-    if others := [f"--{name.replace('_', '-')}" for name in given if name not in own]:
-        parser.error(f"--mteb: leave out {', '.join(others)}")
-    if not args.model:
-        parser.error("--mteb: needs --model")
-    if bool(args.mteb) == bool(args.manifest):
-        parser.error("--mteb: needs the names of tasks, or --manifest")
-    if (args.workers or 0) < 0:
-        parser.error(f"--workers {args.workers}: must be 0 or more")
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--embeddings", type=Path, metavar="E.npz", help="file written by embed.py")
-    given.add_argument(
-        "--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one file per domain"
-    )
-    given.add_argument(
-        "--results", type=Path, metavar="R.json", help="rankings: {query: {image: score}}"
-    )
-    given.add_argument(
-        "--mteb", nargs="*", metavar="TASK", help="tasks of mteb; none: the split of --manifest"
-    )
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add what is scored: embeddings and how they are combined, rankings, or a model for mteb."""
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
+    add("--embeddings", type=Path, metavar="E.npz", help="file written by embed.py")
+    add("--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one file per domain")
+    add("--results", type=Path, metavar="R.json", help="rankings: {query: {image: score}}")
+    words = "tasks of mteb; none: the split of --manifest"
+    add("--mteb", nargs="*", metavar="TASK", help=words)
     add = parser.add_argument
-    add(
-        "--unlisted-negative",
-        action="store_true",
-        help="count images of --results that are not in the manifest as distractors",
-    )
+    words = "count images of --results that are not in the manifest as distractors"
+    add("--unlisted-negative", action="store_true", help=words)
     add("--texts", type=Path, metavar="FILE", help="text queries, as for embed.py --texts")
     add("--join", choices=JOINS, help="how specialists are joined, see below (default: oracle)")
-    add(
-        "--reduce",
-        choices=REDUCTIONS,
-        help="reduce to --dim dimensions; first: keep the first ones",
-    )
+    words = "reduce to --dim dimensions; first: keep the first ones"
+    add("--reduce", choices=REDUCTIONS, help=words)
     add("--dim", type=int, default=64, help="dimensions of --reduce (default: 64)")
     add("--seed", type=int, default=0, help="of --reduce random; UnED averages three (default: 0)")
-    add(
-        "--fit",
-        nargs="+",
-        metavar="E.npz",
-        help="embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each",
-    )
+    words = "embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each"
+    add("--fit", nargs="+", metavar="E.npz", help=words)
     add("--manifest", type=Path, help="CSV or Parquet table; needed but for tasks of --mteb")
     add("--root", type=Path, help="folder of the images (default: the manifest's)")
     add("--split", choices=("val", "test"), default="test", help="default: test")
 
 
-def _add_protocols(parser: argparse.ArgumentParser) -> None:
+def add_scoring(parser: argparse.ArgumentParser) -> None:
+    """Add how it is scored, and what is written."""
     add = parser.add_argument
-    add(
-        "--index",
-        choices=INDEXES,
-        help="search all domains together, or only the query's domain (default: merged)",
-    )
+    words = "search all domains together, or only the query's domain (default: merged)"
+    add("--index", choices=INDEXES, help=words)
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
     add("--rerank", nargs="+", default=[], metavar="NAME", help="correct each ranking, see below")
-    add(
-        "--model", help="run or LIBRARY:NAME:TAG: the embeddings', for --rerank local; or of --mteb"
-    )
+    words = "run or LIBRARY:NAME:TAG: the embeddings', for --rerank local; or of --mteb"
+    add("--model", help=words)
     add("--batch-size", type=count, help="of --mteb: images per step (default: 128)")
     add("--workers", type=int, help="of --mteb: loader processes (default: 2)")
     add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare")
     add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
+    add("--out", type=Path, required=True, help="report.json, or the folder of --mteb")
+    add("--html", type=Path, metavar="PAGE.html", help="also write a page to explore the results")
+    add("--no-images", action="store_true", help="leave images out of --html")
+    words = "write each query's best 1,000 images"
+    add("--write-results", type=Path, metavar="R.json", help=words)
+    add("--write-queries", type=Path, metavar="Q.csv", help="write each query's scores")
+
+
+def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Exit with one line if arguments contradict each other, or a number is out of its range."""
+    error, given = parser.error, vars(args)
+    flags = {name: f"--{name.replace('_', '-')}" for name in given}
+    if args.mteb is not None:
+        changed = [name for name, value in given.items() if value != parser.get_default(name)]
+        if others := [flags[name] for name in changed if name not in OF_MTEB]:
+            error(f"--mteb: leave out {', '.join(others)}")
+        if not args.model:
+            error("--mteb: needs --model")
+        if bool(args.mteb) == bool(args.manifest):
+            error("--mteb: needs the names of tasks, or --manifest")
+        if (args.workers or 0) < 0:
+            error(f"--workers {args.workers}: must be 0 or more")
+        return
+    if not args.manifest:
+        error("the following arguments are required: --manifest")
+    if args.workers is not None or args.batch_size:
+        error("--workers and --batch-size need --mteb")
+    if args.protocol and args.index:
+        error("--index: --protocol already defines the index; use one of the two")
+    for name, needed in NEEDS.items():
+        if given[name] and not given[needed]:
+            error(f"{flags[name]}: needs {flags[needed]}; leave it out")
+    domains, fitted = (
+        [word.partition("=")[0] for word in words or ()] for words in (args.specialists, args.fit)
+    )
+    if len(fitted) > 1 and not domains:
+        error("--fit: one model has one file; leave out the others")
+    if domains and fitted and fitted != domains:
+        error(f"--fit: needs the domains of --specialists, in their order: {', '.join(domains)}")
+    if args.results and any(given[name] for name in OF_EMBEDDINGS):
+        others = [flags[name] for name in OF_EMBEDDINGS]
+        error(f"--results: rankings have no embeddings; leave out {', '.join(others)}")
+    if args.rerank and (args.html or args.write_results):
+        error("--rerank: leave out --html and --write-results, which show the plain search")
+    if (LOCAL in args.rerank) != bool(args.model):
+        error("--model: is needed with --rerank local, and for nothing else")
+    if args.model and (args.against or args.specialists or args.texts):
+        error("--rerank local: leave out --against, --specialists and --texts")
+    names = [str(path) for path in (args.embeddings, *args.against)]
+    if len(set(names)) < len(names):
+        error("--against: a file is named twice or is also --embeddings; remove one")
+    if not 0 <= args.draws <= DRAWS_MAX:
+        error(f"--draws {args.draws}: must be from 0 to {DRAWS_MAX:,}")
+    if not 0 < args.dim <= DIM_MAX:
+        error(f"--dim {args.dim}: must be from 1 to {DIM_MAX:,}")
+    if args.seed and args.reduce != "random":
+        error("--seed: needs --reduce random; leave it out")
+    if not 0 <= args.seed < 2**32:
+        error(f"--seed {args.seed}: must be from 0 to {2**32 - 1:,}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -236,10 +202,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
     of_domains = [word.partition("=")[2] for word in words]
-    refuse_replacing(
-        [args.out, args.html, args.write_results, args.write_queries],
-        [*files, *words, *of_domains],
-    )
+    results = [args.out, args.html, args.write_results, args.write_queries]
+    refuse_replacing(results, [*files, *words, *of_domains])
     refuse_missing([*files, *(of_domains if args.specialists else words)])
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
     methods_of(args.rerank)
@@ -247,10 +211,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     from guie.report.scoring import score
 
     score(args, named)
-
-
-def _describe(title: str, entries: Mapping[str, str]) -> str:
-    return f"{title}:\n" + "".join(f"  {name:12} {words}\n" for name, words in entries.items())
 
 
 if __name__ == "__main__":

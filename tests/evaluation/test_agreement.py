@@ -1,7 +1,7 @@
-"""Our numbers beside pytorch-metric-learning's and scikit-learn's on the same embeddings, without ties.
+"""Our numbers, pytorch-metric-learning's and scikit-learn's of the same embeddings, without ties.
 
 Where definitions coincide they are equal; where they do not, a test says how they differ. The other
-judges, mteb and torchmetrics, are asked in tests/judges.
+judges are mteb and torchmetrics, in tests/judges.
 """
 
 import numpy as np
@@ -25,9 +25,9 @@ def pml(emb_TD, table, k=None, **settings):
     calculator = AccuracyCalculator(exclude=("NMI", "AMI"), k=k, **settings)
     if (table["role"] == "both").all():
         return calculator.get_accuracy(emb_TD, label_T)
-    asked_T = torch.tensor(table["role"] == "query")
+    query_T = torch.tensor(table["role"] == "query")
     return calculator.get_accuracy(
-        emb_TD[asked_T], label_T[asked_T], emb_TD[~asked_T], label_T[~asked_T]
+        emb_TD[query_T], label_T[query_T], emb_TD[~query_T], label_T[~query_T]
     )
 
 
@@ -37,11 +37,11 @@ def test_metric_learning_s_numbers_are_equal(noise, apart):
     emb_TD, table = clustered(noise, apart)
     most = f"map_at_{len(table)}"  # no window at all
     found, _ = ours(emb_TD, table, "r_at_1", "r_precision", "map_at_r", most, "mmp_at_5")
-    peer = pml(emb_TD, table)
-    assert found["r_at_1"] == pytest.approx(peer["precision_at_1"], **EXACT)
-    assert found["r_precision"] == pytest.approx(peer["r_precision"], **EXACT)
-    assert found["map_at_r"] == pytest.approx(peer["mean_average_precision_at_r"], **EXACT)
-    assert found[most] == pytest.approx(peer["mean_average_precision"], **EXACT)
+    theirs = pml(emb_TD, table)
+    assert found["r_at_1"] == pytest.approx(theirs["precision_at_1"], **EXACT)
+    assert found["r_precision"] == pytest.approx(theirs["r_precision"], **EXACT)
+    assert found["map_at_r"] == pytest.approx(theirs["mean_average_precision_at_r"], **EXACT)
+    assert found[most] == pytest.approx(theirs["mean_average_precision"], **EXACT)
     assert found["mmp_at_5"] == pytest.approx(pml(emb_TD, table, 5)["r_precision"], **EXACT), (
         "its R-precision of five neighbours looks at the first min(n, 5): the challenge's metric"
     )
@@ -50,10 +50,12 @@ def test_metric_learning_s_numbers_are_equal(noise, apart):
 def test_its_map_at_k_divides_by_all_positives_and_ours_by_those_that_fit():
     emb_TD, table = clustered(1.0)
     found, scores = ours(emb_TD, table, "map_at_10")
-    peer = pml(emb_TD, table, 10)["mean_average_precision"]
+    theirs = pml(emb_TD, table, 10)["mean_average_precision"]
     n_Q = positives(table)
-    assert peer == pytest.approx((scores["map_at_10"] * np.minimum(n_Q, 10) / n_Q).mean(), **EXACT)
-    assert found["map_at_10"] > peer + 0.05
+    assert theirs == pytest.approx(
+        (scores["map_at_10"] * np.minimum(n_Q, 10) / n_Q).mean(), **EXACT
+    )
+    assert found["map_at_10"] > theirs + 0.05
     perfect_TD, table = clustered(0.0)
     assert ours(perfect_TD, table, "map_at_10")[0]["map_at_10"] == 1.0
     assert pml(perfect_TD, table, 10)["mean_average_precision"] < 0.95
@@ -63,8 +65,8 @@ def test_its_mean_over_classes_is_none_of_ours():
     """`avg_of_avgs` weighs classes alike; our pooled mean weighs queries, as its default does."""
     emb_TD, table = clustered(1.0)
     _, scores = ours(emb_TD, table, "r_at_1")
-    peer = pml(emb_TD, table, avg_of_avgs=True)["precision_at_1"]
-    assert scores["r_at_1"].groupby(table["label"]).mean().mean() == pytest.approx(peer, **EXACT)
+    theirs = pml(emb_TD, table, avg_of_avgs=True)["precision_at_1"]
+    assert scores["r_at_1"].groupby(table["label"]).mean().mean() == pytest.approx(theirs, **EXACT)
 
 
 def test_queries_without_a_positive_are_left_out_by_both():
@@ -72,8 +74,8 @@ def test_queries_without_a_positive_are_left_out_by_both():
     table.loc[table["label"].drop_duplicates().index[:3], "label"] = ["a/x", "a/y", "a/z"]
     report, _ = score_part(Part("all", "merged", ("map_at_r",)), emb_TD, table)
     assert report["domains"]["a"]["queries_without_positive"] == 3
-    peer = pml(emb_TD, table)["mean_average_precision_at_r"]
-    assert report["pooled"]["map_at_r"] == pytest.approx(peer, **EXACT)
+    theirs = pml(emb_TD, table)["mean_average_precision_at_r"]
+    assert report["pooled"]["map_at_r"] == pytest.approx(theirs, **EXACT)
 
 
 def test_its_labels_are_exact_below_two_to_the_24th():
@@ -94,8 +96,8 @@ def test_average_precision_of_a_whole_ranking_is_scikit_learn_s(apart):
     for row, value in scores[most][::3].items():
         others_T = index_T & (np.arange(len(table)) != row)
         relevant_I = label_T[others_T] == label_T[row]
-        peer = average_precision_score(relevant_I, similarity_TT[row, others_T])
-        assert value == pytest.approx(peer, **EXACT)
+        theirs = average_precision_score(relevant_I, similarity_TT[row, others_T])
+        assert value == pytest.approx(theirs, **EXACT)
 
 
 def test_scikit_learn_takes_ties_as_one_step_and_we_by_row():
@@ -120,10 +122,10 @@ def test_global_average_precision_divides_by_the_queries_that_have_an_answer():
     rng = np.random.default_rng(0)
     confidence_Q, answered_Q = rng.normal(size=300), rng.random(300) < 0.7
     correct_Q = answered_Q & (rng.random(300) < 0.5)
-    peer = average_precision_score(correct_Q, confidence_Q)
+    theirs = average_precision_score(correct_Q, confidence_Q)
     found = recognition.gap(confidence_Q, correct_Q, answered_Q)
-    assert found == pytest.approx(peer * correct_Q.sum() / answered_Q.sum(), **EXACT)
-    assert found < peer
+    assert found == pytest.approx(theirs * correct_Q.sum() / answered_Q.sum(), **EXACT)
+    assert found < theirs
     found = recognition.gap(confidence_Q, answered_Q, answered_Q)  # each answer right
     assert found == pytest.approx(average_precision_score(answered_Q, confidence_Q), **EXACT)
 
@@ -133,8 +135,8 @@ def test_nmi_is_metric_learning_s_of_the_same_clusters(seed):
     """Its k-means samples 256 images a cluster by default; none is larger here."""
     emb_TD, table = clustered(0.7)
     kmeans = FaissKMeans(niter=20, seed=seed, min_points_per_centroid=1)
-    peer = AccuracyCalculator(include=("NMI",), kmeans_func=kmeans)
+    theirs = AccuracyCalculator(include=("NMI",), kmeans_func=kmeans)
     label_T = torch.from_numpy(pd.factorize(table["label"])[0])
-    expected = peer.get_accuracy(torch.from_numpy(emb_TD), label_T)["NMI"]
+    expected = theirs.get_accuracy(torch.from_numpy(emb_TD), label_T)["NMI"]
     assert 0.5 < expected < 0.99
     assert nmi(emb_TD, table["label"].to_numpy(), seed=seed) == pytest.approx(expected, **EXACT)

@@ -1,4 +1,4 @@
-"""A search of minutes: scores kept, gone on with after a kill, shared by processes."""
+"""A search of minutes: its scores are stored, resumed after a kill, shared by processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Killed(BaseException):
     """As SIGKILL: nothing tidies up."""
 
 
-def test_a_start_after_a_kill_goes_on_to_the_same_report(
+def test_a_start_after_a_kill_resumes_to_the_same_report(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"

@@ -1,12 +1,14 @@
-"""Exact search against a full sort: ties, twins, rows left out."""
+"""Exact search against a full sort: ties, twins, rows left out; and its threads under a launcher."""
 
+import faiss
 import numpy as np
 import pandas as pd
 import pytest
 
 from guie.evaluation import knn as neighbours
-from guie.evaluation.knn import ExactIndex, block_size, first_equal_row
-from guie.evaluation.search import LabelSets
+from guie.evaluation.knn import ExactIndex, block_size, first_equal_row, search_threads
+from guie.evaluation.long_search import search_together
+from guie.evaluation.search import LabelSets, ScoreStore
 
 
 def slow_search(queries_QD, index_ND, k, own_Q):
@@ -32,12 +34,6 @@ def test_search_equals_a_full_sort_with_many_ties(k):
     own_Q[[0, 3, 11]] = 0, 17, 39
     found_QK, _ = ExactIndex(index_ND).search(queries_QD, k, own_Q)
     np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, own_Q))
-
-
-def test_search_hides_rows_before_ranking_and_pads_with_minus_one():
-    index_ND = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
-    found_QK, _ = ExactIndex(index_ND).search(index_ND[:1], 9, np.array([0]))
-    assert found_QK.tolist() == [[1, 2, -1]]
 
 
 @pytest.mark.parametrize("size", [17, 61, 1001])
@@ -69,7 +65,7 @@ def test_rows_and_similarities_are_those_of_the_full_product(k, twins):
     assert (np.diff(rows_QK)[same_QK] > 0).all()  # twins follow each other by row
 
 
-def test_ties_beyond_what_was_asked_for_are_searched_on(monkeypatch):
+def test_ties_past_the_last_rank_are_searched_too(monkeypatch):
     """A thousand different vectors of one similarity: all of them are looked at, not the first few."""
     index_ND = np.zeros((1000, 1001), np.float32)
     index_ND[:, 0] = 1
@@ -107,3 +103,64 @@ def test_label_sets_share_any_label_and_count_the_union(most):
     found_QN = np.broadcast_to(index_N, (30, 30))
     np.testing.assert_array_equal(labels.shared(query_Q, found_QN), shared_QN)
     np.testing.assert_array_equal(labels.count_shared(query_Q, index_N), np.sum(shared_QN, axis=1))
+
+
+@pytest.fixture(params=["ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"])
+def launched(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(request.param, "no")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(neighbours, "usable_cores", lambda: 6)
+
+
+@pytest.fixture
+def set_to(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What faiss' threads are set to; no pool of threads begins here, see conftest.py."""
+    numbers: list[int] = []
+    monkeypatch.setattr(faiss, "omp_set_num_threads", numbers.append)
+    return numbers
+
+
+def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(launched, set_to) -> None:
+    with search_threads():
+        assert set_to == [6]
+        with search_threads(), search_threads(3):
+            assert set_to == [6], "the outermost decides"
+    assert set_to == [6, 1]
+    with pytest.raises(KeyError), search_threads(4):
+        raise KeyError
+    assert set_to == [6, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "x"}],
+)
+def test_a_users_number_of_threads_stays(environment, monkeypatch, set_to) -> None:
+    for name in ("OMP_NUM_THREADS", *neighbours.LAUNCHED):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with search_threads():
+        assert not set_to
+
+
+def test_processes_that_search_together_share_the_cores(
+    launched, set_to, monkeypatch, tmp_path
+) -> None:
+    """Then one of them scores, and the others wait."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    class Alone:
+        is_main_process, process_index = True, 0
+        wait_for_everyone = end_training = lambda self: None
+
+    monkeypatch.setattr("guie.base.devices.make_accelerator", Alone)
+    monkeypatch.setattr("guie.base.devices.from_main", lambda _, make: make())
+
+    def search(store: ScoreStore | None) -> None:
+        with search_threads():
+            pass
+
+    search_together(search, search, tmp_path / "parts", "key", pairs=1)
+    assert set_to == [3, 1, 6, 1]

@@ -96,28 +96,6 @@ def test_a_collapsed_embedding_ranks_by_row(small_blocks):
     assert evaluate(embeddings_TD, table)["pooled"] == pytest.approx(expected["pooled"])
 
 
-@pytest.mark.parametrize("index", ["merged", "separate"])
-def test_a_perfect_embedding_scores_exactly_one_everywhere(index, small_blocks):
-    classes = np.repeat(np.arange(8), [1, 2, 3, 4, 5, 50, 110, 230])
-    rows = [(f"{i}.jpg", f"{'ab'[c % 2]}/{c}", "both") for i, c in enumerate(classes)]
-    embeddings_TD = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)[classes]
-    report = evaluate(embeddings_TD, table_of(*rows), index)
-    assert set(report["mean"].values()) == set(report["pooled"].values()) == {1.0}
-    counts = {"queries", "queries_without_positive"}
-    for scores in report["domains"].values():
-        assert {v for k, v in scores.items() if k not in counts} == {1.0}
-    assert report["domains"]["a"]["queries_without_positive"] == 1  # the class of one image
-
-
-def test_equal_class_names_of_two_domains_are_two_classes():
-    table = table_of(
-        ("q.jpg", "cars/1", "query"), ("c.jpg", "cars/1", "index"), ("f.jpg", "food/1", "index")
-    )
-    embeddings_TD = np.array([[1, 0], [0.8, 0.6], [0.9, 0.1]], dtype=np.float32)
-    assert evaluate(embeddings_TD, table, "merged")["pooled"]["r_at_1"] == 0
-    assert evaluate(embeddings_TD, table, "separate")["pooled"]["r_at_1"] == 1
-
-
 @pytest.mark.parametrize("twin_first", [True, False])
 @pytest.mark.parametrize(("twin_label", "score"), [("d/a", 1), ("d/b", 0)])
 def test_the_query_is_left_out_by_id_and_not_its_twin(twin_first, twin_label, score):
@@ -138,15 +116,6 @@ def test_an_image_in_a_query_row_and_an_index_row_is_left_out():
     assert report["pooled"]["map_at_100"] == 1 / 2  # one positive, at rank 2
 
 
-def test_k_is_clipped_to_the_index():
-    table = table_of(("a.jpg", "d/a", "both"), ("b.jpg", "d/b", "both"), ("c.jpg", "d/a", "both"))
-    embeddings_TD = np.array([[1, 0], [1, 0.1], [0, 1]], dtype=np.float32)
-    scores = evaluate(embeddings_TD, table)["domains"]["d"]
-    assert scores["queries"] == 3 and scores["queries_without_positive"] == 1
-    assert scores["recall_at_2"] == scores["recall_at_100"] == 1
-    assert scores["r_at_1"] == 0 and scores["map_at_100"] == 1 / 2
-
-
 def test_queries_without_positives_are_counted_and_nothing_else():
     table = table_of(
         ("q.jpg", "a/1", "query"), ("i.jpg", "a/1", "index"), ("alone.jpg", "a/2", "both"),
@@ -156,7 +125,7 @@ def test_queries_without_positives_are_counted_and_nothing_else():
     embeddings_TD[1] = embeddings_TD[0]
     for index in ("merged", "separate"):
         report = evaluate(embeddings_TD, table, index)
-        assert report["domains"].keys() == {"a", "b"}  # c asks nothing
+        assert report["domains"].keys() == {"a", "b"}  # c has no query
         assert report["domains"]["a"]["queries"] == 2
         assert report["domains"]["a"]["queries_without_positive"] == 1
         assert report["domains"]["b"]["queries"] == 1
@@ -170,16 +139,6 @@ def test_no_positive_at_all_is_refused(index):
     table = table_of(("a.jpg", "d/a", "both"), ("b.jpg", "d/b", "both"))
     with pytest.raises(UserError, match="none of 2 queries has a positive"):
         evaluate(np.eye(2, dtype=np.float32), table, index)
-
-
-def test_harmonic_mean_is_zero_where_a_domain_scores_zero():
-    table = table_of(
-        ("a.jpg", "a/1", "query"), ("b.jpg", "a/1", "index"), ("c.jpg", "b/1", "query"),
-        ("d.jpg", "b/1", "index"),
-    )  # fmt: skip
-    embeddings_TD = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], dtype=np.float32)
-    mean = evaluate(embeddings_TD, table)["mean"]
-    assert mean["r_at_1"] == 0.5 and mean["harmonic_r_at_1"] == 0
 
 
 @pytest.mark.parametrize("budget", [1, 60_000, 10**8])
@@ -219,15 +178,6 @@ def test_a_broken_embedding_is_named(bad, score):
     embeddings_TD[13, 2] = bad
     with pytest.raises(UserError, match=f"1 image.*{table['image_path'][13]}"):
         score(embeddings_TD, table)
-
-
-def test_a_zero_embedding_is_at_similarity_zero():
-    table = table_of(
-        ("q.jpg", "d/a", "query"), ("zero.jpg", "d/b", "index"), ("near.jpg", "d/a", "index"),
-        ("p.jpg", "d/b", "query"), ("far.jpg", "d/a", "index"),
-    )  # fmt: skip
-    embeddings_TD = np.array([[1, 0], [0, 0], [1, 1], [0, -1], [0, 1]], dtype=np.float32)
-    assert evaluate(embeddings_TD, table)["pooled"]["r_at_1"] == 1
 
 
 def test_arguments_that_do_not_fit_are_refused():

@@ -60,14 +60,6 @@ def test_a_shifted_picture_keeps_the_patches_that_both_show(down: int, right: in
     assert shown <= round(share * SIDE * SIDE) <= shown + 2  # chance matches of new patches
 
 
-def test_the_same_patches_in_disorder_are_not_consistent() -> None:
-    query = units(SIDE * SIDE, DIM)
-    mixed = query[np.random.default_rng(1).permutation(SIDE * SIDE)]
-    assert len(plain_matches(query, mixed)) == SIDE * SIDE
-    (share,) = consistent_shares(query, mixed[None])
-    assert share < 0.5
-
-
 def test_shares_count_mutual_matches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the geometric check, the share is that of mutual matches."""
     monkeypatch.setattr(rerank, "FEWEST", 0)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
 from guie.evaluation.files import Embeddings
-from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.search import MOST_QUERIES, Images, Ranking, rankings, searches
+from guie.evaluation.search import rankings, searches
 
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
@@ -81,48 +78,40 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     if pairs > MOST_PAIRS:
         rows = np.flatnonzero(images.is_query_T)
         drawn = np.argsort(seeded_draws(0, table["image_path"].to_numpy()[rows]), kind="stable")
-        kept = rows[drawn[: max(1, int(MOST_PAIRS / pairs * len(rows)))]]
+        kept = rows[drawn[: max(1, int(MOST_PAIRS / pairs * queries))]]
         images = replace(images, is_query_T=np.isin(np.arange(len(table)), kept))
-    found: list[dict[str, np.ndarray]] = []
+    columns: dict[str, list[np.ndarray]] = {}
     searched: list[np.ndarray] = []
     for search in searches(part.index, images, group_T):
         searched.append(search.index_I)
         for ranking in rankings(images, embedded, search):
-            found += _by_blocks(ranking)
-    if not found:
+            query_Q = ranking.search.query_Q
+            positives_Q = images.count_positives(query_Q, search.index_I)
+            ranking = ranking.of(query_Q[positives_Q > 0])
+            columns.setdefault("positives_Q", []).append(positives_Q[positives_Q > 0])
+            for query_B, row_BK, score_BK in ranking.blocks(DEPTH, title="neighbours"):
+                relevant_BK = images.are_relevant(query_B, row_BK)
+                first_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
+                distance_BK = np.sqrt(np.maximum(2 - 2 * _shown(score_BK, -np.inf), 0))
+                block = {
+                    "query_Q": query_B,
+                    "found_QK": _shown(row_BK, -1).astype(np.int32),
+                    "distance_QK": distance_BK.astype(np.float32),
+                    "relevant_QK": _shown(relevant_BK, False),
+                    "first_hit_Q": first_B,
+                }
+                for name, column in block.items():
+                    columns.setdefault(name, []).append(column)
+    if "query_Q" not in columns:
         raise ValueError("no query has a positive in the index")
-    columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
-    order_Q = np.argsort(columns["query_Q"], kind="stable")
-    ordered = {key: column[order_Q] for key, column in columns.items()}
+    whole = {name: np.concatenate(blocks) for name, blocks in columns.items()}
+    order_Q = np.argsort(whole["query_Q"], kind="stable")
+    ordered = {name: column[order_Q] for name, column in whole.items()}
     index_I, sampled = np.unique(np.concatenate(searched)), pairs > MOST_PAIRS
     return Nearest(**ordered, index_I=index_I, queries=queries, sampled=sampled)
 
 
-def _by_blocks(ranking: Ranking) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the attributes of `Nearest`, block by block."""
-    images, search = ranking.images, ranking.search
-    positives_Q = images.count_positives(search.query_Q, search.index_I)
-    query_Q, positives_Q = search.query_Q[positives_Q > 0], positives_Q[positives_Q > 0]
-    ranking = replace(ranking, search=replace(search, query_Q=query_Q))
-    blocks = ranking.blocks(block_size(DEPTH, MOST_QUERIES))
-    for block in tqdm(blocks, "neighbours", delay=5, disable=None):
-        rows_B = query_Q[block]
-        row_BK, score_BK = ranking.nearest(block, DEPTH)
-        relevant_BK = images.are_relevant(rows_B, row_BK)
-        hit_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
-        with np.errstate(invalid="ignore"):
-            distance_BK = np.sqrt(np.maximum(2 - 2 * _wide(score_BK, -np.inf), 0))
-        yield {
-            "query_Q": rows_B,
-            "found_QK": _wide(row_BK, -1).astype(np.int32),
-            "distance_QK": distance_BK.astype(np.float32),
-            "relevant_QK": _wide(relevant_BK, False),
-            "first_hit_Q": hit_B,
-            "positives_Q": positives_Q[block],
-        }
-
-
-def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:
+def _shown(values_BK: np.ndarray, nothing: float) -> np.ndarray:
     """Return the first SHOWN ranks, padded if the index has fewer images."""
     values_BK = values_BK[:, :SHOWN]
     missing = SHOWN - values_BK.shape[1]
@@ -229,41 +218,31 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -
     A distance is NaN if the index has no negative. Arguments are those of `nearest`.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    asked = table.iloc[near.query_Q].assign(row=near.query_Q)
+    sampled = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
-    of_each = max(1, queries // asked["domain"].nunique())
-    chosen = balanced_sample(asked, of_each, seed=0)["row"]
-    rng = np.random.default_rng(0)
-    found = []
+    of_each = max(1, queries // sampled["domain"].nunique())
+    chosen = balanced_sample(sampled, of_each, seed=0)["row"]
+    rng, found = np.random.default_rng(0), []
     for search in searches(part.index, images, group_T):
+        index_I = search.index_I
         for ranking in rankings(images, embedded, search):
-            query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-            query_S = query_Q[np.isin(query_Q, chosen)]
+            query_S = ranking.search.query_Q[np.isin(ranking.search.query_Q, chosen)]
             size = max(1, BLOCK_FLOATS // max(1, len(index_I)))
             for start in range(0, len(query_S), size):
                 query_B = query_S[start : start + size]
-                found.append((query_B, *_measured(images, ranking.unit_TD, query_B, index_I, rng)))
-    return Gaps(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
-
-
-def _measured(
-    images: Images,
-    unit_TD: np.ndarray,
-    query_B: np.ndarray,
-    index_I: np.ndarray,
-    rng: np.random.Generator,
-) -> Iterator[np.ndarray]:
-    """Yield the distances of `Gaps`, in their order."""
-    cosine_BI = unit_TD[query_B] @ unit_TD[index_I].T
-    distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
-    shared_BI = images.labels.shared(query_B, np.broadcast_to(index_I, distance_BI.shape))
-    own_BI = images.image_T[query_B][:, None] == images.image_T[index_I]
-    draw_BI = rng.random(distance_BI.shape, dtype=np.float32)
-    for order_BI in (-distance_BI, draw_BI):
-        for among_BI in (shared_BI & ~own_BI, ~shared_BI & ~own_BI):
-            place_B = np.where(among_BI, order_BI, -np.inf).argmax(axis=1)
-            value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
-            yield np.where(among_BI.any(axis=1), value_B, np.nan)
+                cosine_BI = ranking.unit_TD[query_B] @ ranking.unit_TD[index_I].T
+                distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
+                rows_BI = np.broadcast_to(index_I, distance_BI.shape)
+                shared_BI = images.labels.shared(query_B, rows_BI)
+                other_BI = images.image_T[query_B][:, None] != images.image_T[index_I]
+                columns = [query_B]
+                for first_BI in (-distance_BI, rng.random(distance_BI.shape, dtype=np.float32)):
+                    for among_BI in (shared_BI & other_BI, ~shared_BI & other_BI):
+                        place_B = np.where(among_BI, first_BI, -np.inf).argmax(axis=1)
+                        value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
+                        columns.append(np.where(among_BI.any(axis=1), value_B, np.nan))
+                found.append(columns)
+    return Gaps(*(np.concatenate(blocks) for blocks in zip(*found, strict=True)))
 
 
 def occurrences(near: Nearest) -> np.ndarray:
@@ -272,30 +251,23 @@ def occurrences(near: Nearest) -> np.ndarray:
     return np.bincount(found, minlength=near.index_I[-1] + 1)[near.index_I]
 
 
-def skewness(count_I: np.ndarray) -> float:
-    """Return the third standardised moment of N_k: 0 if it is symmetric, high if there are hubs.
-
-    NaN if every image is found equally often.
-    """
-    away_I = count_I - count_I.mean()
-    deviation = np.sqrt((away_I**2).mean())
-    return float((away_I**3).mean() / deviation**3) if deviation > 0 else float("nan")
-
-
 def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Measure how evenly the index images are found, per domain and, in row "", over all domains.
 
     Returns the columns `images` (count), `skew` of N_k, `most` (largest N_k) and two fractions:
     `never`, of images in no query's first k, and `held`, of all finds by the most found 1 % of images.
+    The skew is the third standardised moment: high if there are hubs, NaN if all are found equally often.
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
     rows = {}
     for name in ["", *sorted(map(str, set(domain_I)))]:
         own_I = count_I[domain_I == name] if name else count_I
         finds, first = own_I.sum(), max(1, len(own_I) // 100)
+        away_I = own_I - own_I.mean()
+        deviation = np.sqrt((away_I**2).mean())
         rows[name] = {
             "images": len(own_I),
-            "skew": skewness(own_I),
+            "skew": float((away_I**3).mean() / deviation**3) if deviation > 0 else float("nan"),
             "never": float((own_I == 0).mean()),
             "most": int(own_I.max()),
             "held": float(np.sort(own_I)[-first:].sum() / finds) if finds else float("nan"),
@@ -311,7 +283,6 @@ def wrong_firsts(near: Nearest) -> pd.DataFrame:
     """
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)
-    everywhere = np.zeros(near.index_I[-1] + 1, np.int64)
-    everywhere[near.index_I] = occurrences(near)
-    table = pd.DataFrame({"row": row, "wrong": count, "found": everywhere[row]})
+    found = occurrences(near)[np.searchsorted(near.index_I, row)]
+    table = pd.DataFrame({"row": row, "wrong": count, "found": found})
     return table.sort_values("wrong", ascending=False, kind="stable", ignore_index=True)

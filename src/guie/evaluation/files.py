@@ -12,7 +12,6 @@ Shape legend: T rows of the table, N rows of a file, B of a row group, D dimensi
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from guie.evaluation.knn import lengths, refuse, unit_vectors
 # the whole index.
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 
-# Embeddings hardly compress; fixed-width columns of long paths may.
-BOMB_BYTES, BOMB_RATIO = 2**30, 200
 GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
 COLUMNS = ["image_path", "embedding"]
 REMEDY = "write it with embed.py --out E.parquet"
@@ -117,8 +114,8 @@ def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     if again.any():
         raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
     dataset = table["dataset"] if "dataset" in table else table["domain"]
-    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
-    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    queries = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), queries], ignore_index=True)
     return both.fillna({"subsets": ""}) if "subsets" in both else both
 
 
@@ -130,10 +127,6 @@ def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the paths (N,) and embeddings (N, D) of an .npz. Raises UserError."""
-    with zipfile.ZipFile(path) as archive:
-        read = [one for one in archive.infolist() if one.filename.removesuffix(".npy") in COLUMNS]
-    packed_bytes = sum(one.compress_size for one in read)
-    _refuse_bomb(path, packed_bytes, sum(one.file_size for one in read))
     with np.load(path, allow_pickle=False) as file:  # reads these two arrays, and no other
         for key in COLUMNS:
             if key not in file:
@@ -151,12 +144,38 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return path_N, embedding_ND
 
 
-def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
-    if unpacked_bytes > max(BOMB_BYTES, BOMB_RATIO * packed_bytes):
-        raise UserError(
-            f"{path}: unpacks from {packed_bytes:,} to {unpacked_bytes:,} bytes; refused as a decompression"
-            " bomb"
-        )
+def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the wanted images in the file's order: paths (N,) and embeddings (N, D).
+
+    Raises UserError for missing columns, wrong types, missing numbers or lists of different lengths. pyarrow
+    raises its own errors for a damaged file.
+    """
+    path.stat()  # raises OSError with a plain reason if it cannot be opened
+    schema = pq.read_schema(path)
+    for name in COLUMNS:
+        if schema.get_field_index(name) < 0:
+            known = ", ".join(schema.names)
+            raise UserError(f"{path}: no column {name!r}, or two; it has {known}; {REMEDY}")
+    strings, lists = (schema.field(name).type for name in COLUMNS)
+    if strings not in (pa.string(), pa.large_string()):
+        raise UserError(f"{path}: image_path is {strings}; must be string")
+    if getattr(lists, "value_type", None) not in (pa.float16(), pa.float32()):
+        raise UserError(f"{path}: embedding is {lists}; must be a list of float32 or float16")
+    is_wanted = pc.field("image_path").isin(pa.array(wanted, strings))
+    how = {
+        "pre_buffer": False,
+        "page_checksum_verification": True,
+    }  # it would read whole columns ahead
+    rows = pq.read_table(path, columns=COLUMNS, filters=is_wanted, **how)
+    column = rows["embedding"]
+    lengths_U = pc.list_value_length(column).unique().to_pylist()
+    if len(lengths_U) > 1 or {None, 0} & {*lengths_U}:
+        fault = f"embedding: empty or missing lists, or of different lengths {lengths_U[:3]}"
+        raise UserError(f"{path}: {fault}; {REMEDY}")
+    values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], lists.value_type)
+    if values.null_count:
+        raise UserError(f"{path}: embedding: {values.null_count} number(s) missing; {REMEDY}")
+    return rows["image_path"].to_numpy(), values.to_numpy().reshape(len(rows), *lengths_U or [0])
 
 
 def write_parquet(path: Path, about: pd.DataFrame, blocks: Sequence[Any]) -> None:
@@ -185,81 +204,3 @@ def write_parquet(path: Path, about: pd.DataFrame, blocks: Sequence[Any]) -> Non
                 arrays.insert(1, values)
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema), rows)
                 at += len(group_BD)
-
-
-def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the wanted images in the file's order: paths (N,) and embeddings (N, D).
-
-    Raises UserError for missing columns, wrong types, missing values, lists of different lengths or a
-    suspected decompression bomb. pyarrow raises its own errors for a damaged file.
-    """
-    packed_bytes = path.stat().st_size  # raises OSError with a plain reason if it cannot be opened
-    kind = _number_type(path, pq.read_schema(path))
-    # Paths are read as a dictionary, which holds a path of many rows once
-    with pq.ParquetFile(path, read_dictionary=COLUMNS[:1], page_checksum_verification=True) as file:
-        names = _path_column(path, packed_bytes, file)
-        path_N = names.cast(pa.large_string()).to_numpy()
-        is_wanted_N = wanted.get_indexer(path_N) >= 0
-        found_ND, at, filled = None, 0, 0
-        for number in range(file.num_row_groups):
-            lists = file.read_row_group(number, ["embedding"]).column("embedding")
-            block_BD = _rows(path, lists, kind, None if found_ND is None else found_ND.shape[1])
-            if found_ND is None:
-                found_ND = np.empty((is_wanted_N.sum(), block_BD.shape[1]), block_BD.dtype)
-            kept_KD = block_BD[is_wanted_N[at : at + len(block_BD)]]
-            found_ND[filled : filled + len(kept_KD)] = kept_KD
-            at, filled = at + len(block_BD), filled + len(kept_KD)
-    assert found_ND is not None  # there are rows
-    return path_N[is_wanted_N], found_ND
-
-
-def _path_column(path: Path, packed_bytes: int, file: pq.ParquetFile) -> pa.ChunkedArray:
-    """Return image_path.
-
-    Raises UserError if there is none or one is missing, or if the file is a decompression bomb.
-    """
-    metadata = file.metadata
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    columns = (group.column(place) for group in groups for place in range(group.num_columns))
-    read = [one for one in columns if one.path_in_schema.partition(".")[0] in COLUMNS]
-    # An encoded value takes four bytes at least once it is decoded, however often it is repeated.
-    decoded = [max(one.total_uncompressed_size, 4 * one.num_values) for one in read]
-    _refuse_bomb(path, packed_bytes, sum(decoded))
-    names = file.read(COLUMNS[:1]).column(0)
-    lengths = (pc.binary_length(one.dictionary).take(one.indices) for one in names.chunks)
-    _refuse_bomb(path, packed_bytes, sum(pc.sum(length_B).as_py() or 0 for length_B in lengths))
-    if names.null_count:
-        raise UserError(f"{path}: image_path: {names.null_count} value(s) missing; {REMEDY}")
-    if not len(names):
-        raise UserError(f"{path}: no rows; {REMEDY}")
-    return names
-
-
-def _number_type(path: Path, schema: pa.Schema) -> pa.DataType:
-    """Return the type of the embeddings' numbers."""
-    for name in COLUMNS:
-        if schema.get_field_index(name) < 0:
-            known = ", ".join(schema.names)
-            raise UserError(f"{path}: no column {name!r}, or two; it has {known}; {REMEDY}")
-    paths, lists = (schema.field(name).type for name in COLUMNS)
-    if paths not in (pa.string(), pa.large_string()):
-        raise UserError(f"{path}: image_path is {paths}; must be string")
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    is_list = any(is_kind(lists) for is_kind in kinds)
-    if not is_list or lists.value_type not in (pa.float16(), pa.float32()):
-        raise UserError(f"{path}: embedding is {lists}; must be a list of float32 or float16")
-    return lists.value_type
-
-
-def _rows(path: Path, lists: pa.ChunkedArray, kind: pa.DataType, dim: int | None) -> np.ndarray:
-    """Return the (B, D) numbers of one row group, without a copy where possible."""
-    known = set(pc.list_value_length(lists).unique().to_pylist()) | ({dim} if dim else set())
-    if known & {None, 0}:
-        raise UserError(f"{path}: embedding: an empty or missing list; {REMEDY}")
-    if len(known) > 1:
-        shown = ", ".join(map(str, sorted(known)[:3]))
-        raise UserError(f"{path}: embedding: lists of different lengths ({shown}); {REMEDY}")
-    values = pa.chunked_array([chunk.flatten() for chunk in lists.chunks], kind)
-    if values.null_count:
-        raise UserError(f"{path}: embedding: {values.null_count} number(s) missing; {REMEDY}")
-    return values.to_numpy().reshape(len(lists), -1)

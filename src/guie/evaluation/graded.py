@@ -5,6 +5,7 @@ Shapes: Q queries, B of one block, K ranks, I index images, P positives of a que
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.manifest.companions import read_companion
-from guie.evaluation.files import Embeddings
-from guie.evaluation.search import NO_RERANK, Images, Rerank, Search, rankings
+from guie.evaluation.search import Ranking, Search
 
 NEGATIVE, EASY, HARD, JUNK = range(4)
 CODES = {"easy": EASY, "hard": HARD, "junk": JUNK}
@@ -88,35 +88,25 @@ def read_grades(path: Path) -> pd.DataFrame:
 
 
 def graded_scores(
-    images: Images,
-    table: pd.DataFrame,
-    embedded: Embeddings,
-    search: Search,
-    grades: pd.DataFrame,
-    rerank: Rerank = NO_RERANK,
+    rankings: Iterable[Ranking], table: pd.DataFrame, search: Search, grades: pd.DataFrame
 ) -> pd.DataFrame:
     """Return `revisited` of each query, by row T; NaN if it has no positive.
 
     Args:
+        rankings: together, of all queries of the search.
         table: rows T of one split.
-        embedded: unit vectors [T, D], or those of each domain's specialist.
         grades: the result of `read_grades`; ungraded pairs are negative.
     """
-    found, path_T = [], table["image_path"]
-    for ranking in rankings(images, embedded, search, rerank):
-        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-        place_T = np.full(len(table), -1)
-        place_T[index_I] = np.arange(len(index_I))
-        place_of = pd.Series(np.arange(len(index_I)), path_T[index_I])
-        for block in ranking.blocks(BLOCK_QUERIES):
-            queries = pd.Index(path_T[query_Q[block]])
-            known = grades[grades["query"].isin(queries) & grades["image"].isin(place_of.index)]
-            grade_BI = np.full((len(queries), len(index_I)), NEGATIVE, np.int8)
-            rows, columns = queries.get_indexer(known["query"]), place_of[known["image"]].to_numpy()
-            grade_BI[rows, columns] = known["grade"].map(CODES).to_numpy()
-            row_BK, _ = ranking.nearest(block, len(index_I))
-            grade_BK = np.take_along_axis(grade_BI, place_T[row_BK], axis=1)
+    index_I, path_T, found = search.index_I, table["image_path"], []
+    row_of = pd.Series(index_I, path_T[index_I])
+    for ranking in rankings:
+        for query_B, row_BI, _ in ranking.blocks(len(index_I), BLOCK_QUERIES):
+            queries = pd.Index(path_T[query_B])
+            known = grades[grades["query"].isin(queries) & grades["image"].isin(row_of.index)]
+            grade_BT = np.full((len(queries), len(table)), NEGATIVE, np.int8)
+            places = queries.get_indexer(known["query"]), row_of[known["image"]]
+            grade_BT[places] = known["grade"].map(CODES)
             # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
-            grade_BK = np.where(row_BK >= 0, grade_BK, JUNK)
-            found.append(pd.DataFrame(revisited(grade_BK), index=query_Q[block]))
+            grade_BI = np.where(row_BI >= 0, np.take_along_axis(grade_BT, row_BI, axis=1), JUNK)
+            found.append(pd.DataFrame(revisited(grade_BI), index=query_B))
     return pd.concat(found).loc[search.query_Q]

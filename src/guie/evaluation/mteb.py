@@ -13,16 +13,15 @@ imports this module.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import mteb
 import numpy as np
-import pandas as pd
 from datasets import Dataset, Image
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
@@ -48,7 +47,14 @@ def score_by_mteb(args: argparse.Namespace) -> None:
     Raises UserError for an unknown task, or an image that cannot be decoded.
     """
     if args.mteb:
-        tasks = public_tasks(args.mteb)
+        public = mteb.get_tasks(
+            task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
+        )
+        known = {task.metadata.name: task for task in public}
+        if unknown := [name for name in args.mteb if name not in known]:
+            fault = f"{unknown[0]}: not an image-to-image retrieval task"
+            raise UserError(f"{fault}; mteb has {', '.join(known)}")
+        tasks = [known[name] for name in args.mteb]
     else:
         tasks = [ManifestTask(load_manifest(args.manifest, args.root), args.split)]
     try:
@@ -82,17 +88,22 @@ class RunEncoder(AbsEncoder):
         self.model = model
         self.accelerator = make_accelerator()
         model.embedder.to(self.accelerator.device)
-        self.mteb_model_meta = _meta(model, self.accelerator.mixed_precision)
+        made_of = recipe(model, self.accelerator.mixed_precision)
+        self.mteb_model_meta = ModelMeta.create_empty(
+            {
+                "name": f"guie/{Path(model.source).name.replace(':', '-')}",
+                # mteb caches results by the revision: a hash of weights and preprocessing.
+                "revision": sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16],
+                "n_parameters": sum(weight.numel() for weight in model.embedder.parameters()),
+                "embed_dim": model.embedder.dim,
+                "framework": ["PyTorch"],
+                "similarity_fn_name": ScoringFunction.COSINE,
+                "modalities": ["image"],
+            }
+        )
 
     def encode(
-        self,
-        inputs: Any,
-        *,
-        task_metadata: Any,
-        hf_split: str,
-        hf_subset: str,
-        prompt_type: Any = None,
-        **kwargs: Any,
+        self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **kwargs: Any
     ) -> np.ndarray:
         """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
 
@@ -100,13 +111,12 @@ class RunEncoder(AbsEncoder):
             inputs: mteb's loader; as many processes as it has (`num_proc`) read its data set.
             kwargs: `batch_size`; mteb's other arguments are ignored.
 
-        Raises:
-            UserError: the task needs more than images, for example texts.
+        Raises UserError if the task needs more than images, for example texts.
         """
-        asked = list(task_metadata.get_modalities(prompt_type))
-        if asked != ["image"]:
+        needed = list(task_metadata.get_modalities(prompt_type))
+        if needed != ["image"]:
             raise UserError(
-                f"{task_metadata.name}: needs embeddings of {' and '.join(asked)};"
+                f"{task_metadata.name}: needs embeddings of {' and '.join(needed)};"
                 f" {self.model.source} embeds only images; choose an image task"
             )
         return embed_dataset(
@@ -142,36 +152,6 @@ class TaskImages(Samples):
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 
-def _meta(model: LoadedModel, mixed_precision: str) -> Any:
-    """Describe the model. The revision hashes weights and preprocessing: mteb caches results by it."""
-    made_of = json.dumps(recipe(model, mixed_precision), sort_keys=True).encode()
-    return ModelMeta.create_empty(
-        {
-            "name": f"guie/{Path(model.source).name.replace(':', '-')}",
-            "revision": hashlib.sha256(made_of).hexdigest()[:16],
-            "n_parameters": sum(weight.numel() for weight in model.embedder.parameters()),
-            "embed_dim": model.embedder.dim,
-            "framework": ["PyTorch"],
-            "similarity_fn_name": ScoringFunction.COSINE,
-            "modalities": ["image"],
-        }
-    )
-
-
-def public_tasks(names: Sequence[str]) -> list[Any]:
-    """Return the tasks of these names. Raises UserError for an unknown task, or one with texts."""
-    tasks = mteb.get_tasks(
-        task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
-    )
-    known = {task.metadata.name: task for task in tasks}
-    for name in names:
-        if name not in known:
-            raise UserError(
-                f"{name}: not an image-to-image retrieval task; mteb has {', '.join(known)}"
-            )
-    return [known[name] for name in names]
-
-
 class ManifestTask(AbsTaskRetrieval):
     """One split of a manifest with one index over all domains, like the protocol `merged`.
 
@@ -201,39 +181,30 @@ class ManifestTask(AbsTaskRetrieval):
             main_score="hit_rate_at_1",
         )
         super().__init__()
-        self.dataset = {"default": {split: _data(manifest, split)}}
+        table = manifest.split(split)
+        queries, index = (table[table["role"].isin([role, "both"])] for role in ("query", "index"))
+        members = defaultdict(set)
+        for path, labels in zip(index["image_path"], index["label"], strict=True):
+            for label in labels.split("|"):
+                members[label].add(path)
+        positives = {}
+        for path, labels in zip(queries["image_path"], queries["label"], strict=True):
+            shared = set().union(*(members[label] for label in labels.split("|"))) - {path}
+            positives[path] = dict.fromkeys(sorted(shared), 1)
+        if not any(positives.values()):
+            fault = f"no query of split {split} has a positive in its index"
+            raise UserError(f"{manifest.path}: {fault}")
+        of_queries, of_index = (
+            Dataset.from_dict(
+                {
+                    "id": rows["image_path"].tolist(),
+                    "image": [str(manifest.file(path)) for path in rows["image_path"]],
+                }
+            ).cast_column("image", Image())
+            for rows in (queries, index)
+        )
+        data = RetrievalSplitData(
+            queries=of_queries, corpus=of_index, relevant_docs=positives, top_ranked=None
+        )
+        self.dataset = {"default": {split: data}}
         self.data_loaded = True  # else mteb loads the data, then unloads it with the metadata
-
-
-def _data(manifest: Manifest, split: str) -> RetrievalSplitData:
-    table = manifest.split(split)
-    queries = table[table["role"].isin(["query", "both"])]
-    index = table[table["role"].isin(["index", "both"])]
-    positives = relevant(queries, index)
-    if not any(positives.values()):
-        raise UserError(f"{manifest.path}: no query of split {split} has a positive in its index")
-    return RetrievalSplitData(
-        queries=_images(manifest, queries),
-        corpus=_images(manifest, index),
-        relevant_docs=positives,
-        top_ranked=None,
-    )
-
-
-def _images(manifest: Manifest, rows: pd.DataFrame) -> Dataset:
-    paths = rows["image_path"].tolist()
-    files = [str(manifest.file(path)) for path in paths]
-    return Dataset.from_dict({"id": paths, "image": files}).cast_column("image", Image())
-
-
-def relevant(queries: pd.DataFrame, index: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """Return, for each query, the index images that share a label with it, except itself."""
-    members = defaultdict(set)
-    for path, labels in zip(index["image_path"], index["label"], strict=True):
-        for label in labels.split("|"):
-            members[label].add(path)
-    found = {}
-    for path, labels in zip(queries["image_path"], queries["label"], strict=True):
-        shared = set().union(*(members[label] for label in labels.split("|"))) - {path}
-        found[path] = dict.fromkeys(sorted(shared), 1)
-    return found

@@ -105,15 +105,15 @@ class Submission(nn.Module):
             raise UserError(f"{self.path}: {one_line(error)}") from error
 
 
-def embedding_precision(word: str, asked: str | None) -> str | None:
+def embedding_precision(word: str, chosen: str | None) -> str | None:
     """Return the precision of autocast to embed with, for `make_accelerator`.
 
-    As asked for; by default the run's own on a GPU, which trained for it, and full precision on a CPU.
-    None leaves it to `accelerate launch --mixed_precision`, which is `no` by default. float32 operations
-    use TF32 only where PyTorch is set to it.
+    The default is the run's own on a GPU, which trained for it, and full precision on a CPU. None leaves it
+    to `accelerate launch --mixed_precision`, which is `no` by default. float32 operations use TF32 only where
+    PyTorch is set to it.
     """
-    if asked or not torch.cuda.is_available():
-        return asked
+    if chosen or not torch.cuda.is_available():
+        return chosen
     return trained_precision(word)
 
 
@@ -159,10 +159,10 @@ def open_in_actor(
     return accelerator, opened.embedder, opened.preprocess
 
 
-def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
-    """Return names and embeddings of the texts in a file, empty without a file. Raises UserError."""
+def embed_texts(path: str | None, opened: EmbeddingModel) -> np.ndarray:
+    """Return the embeddings of the texts in a file: float32 (T, D), none without a file. Raises UserError."""
     if path is None:
-        return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
+        return np.zeros((0, opened.embedder.dim), np.float32)
     if opened.model is None:
         raise UserError(
             "--texts: a submission takes only images; give the run that it was made from"
@@ -170,9 +170,7 @@ def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray,
     # Imported here, as it imports open_clip, which a model of timm does not need.
     from guie.evaluation.text import TextEncoder
 
-    texts = read_companion(Path(path), "texts")
-    emb_TD = TextEncoder(opened.model).embed(texts["text"].tolist())
-    return texts["image_path"].to_numpy(str), emb_TD
+    return TextEncoder(opened.model).embed(read_companion(Path(path), "texts")["text"].tolist())
 
 
 class PromptWeights(nn.Module):

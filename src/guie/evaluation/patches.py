@@ -33,7 +33,7 @@ class PatchFeatures(nn.Module):
 
     def __init__(self, model: LoadedModel):
         super().__init__()
-        _, embedder = model.alone("patches are of one of them")
+        _, embedder = model.alone("patches come from one of them")
         self.backbone = embedder.backbone
         structure = self.backbone.structure()
         if structure is None or self.backbone.prompts is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, why_unreadable
@@ -63,17 +64,22 @@ class QueryModel:
         opened.embedder.eval()
         return opened
 
-    @torch.inference_mode()
     def embed(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Embed upright RGB images; return unit vectors (B, D)."""
         with self._lock:
-            rows = []
-            for image in images:
-                image_1CHW = as_batch(np.asarray(image))
-                taken = self.opened.preprocess(image_1CHW), image_shapes(image_1CHW)
-                emb_1D = self.opened.embedder(*(part.to(self._device) for part in taken))
-                rows.append(emb_1D.float().cpu())
-        return unit_vectors(torch.cat(rows).numpy(), [f"image {n}" for n in range(len(rows))])
+            emb_BD = self._outputs(images, self.opened.embedder)
+        return unit_vectors(emb_BD, [f"image {n}" for n in range(len(images))])
+
+    @torch.inference_mode()
+    def _outputs(self, images: Sequence[Image.Image], module: nn.Module) -> np.ndarray:
+        """Return what a module gives for each preprocessed image, float32."""
+        rows = []
+        for image in images:
+            image_1CHW = as_batch(np.asarray(image))
+            inputs = self.opened.preprocess(image_1CHW), image_shapes(image_1CHW)
+            output = module(*(part.to(self._device) for part in inputs))
+            rows.append(output.float().cpu().numpy())
+        return np.concatenate(rows)
 
     @property
     def takes_texts(self) -> bool:
@@ -107,19 +113,14 @@ class QueryModel:
             raise UserError("--rerank local: a submission has no patches; index a run")
         return PatchFeatures(self.opened.model)
 
-    @torch.inference_mode()
     def patches(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Return the patches of upright RGB images (B, P, F).
 
         Raises UserError for a model that is not a plain vision transformer.
         """
         with self._lock:
-            rows = []
-            for image in images:
-                image_BCHW = self.opened.preprocess(as_batch(np.asarray(image)))
-                taken = image_BCHW.to(self._device)
-                rows.append(self._features(taken).cpu().numpy())
-        return np.concatenate(rows).reshape(len(rows), self._features.patches, -1)
+            found = self._outputs(images, self._features)
+        return found.reshape(len(images), self._features.patches, -1)
 
     def patches_of(
         self, files: Sequence[Path], decode: Callable[[Path], Image.Image]

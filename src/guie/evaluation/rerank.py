@@ -91,16 +91,20 @@ class Reranker:
         found = []
         for at in range(0, max(len(queries_BD), 1), size):
             block = slice(at, at + size)
-            row_BC, score_BC = self._reranked(queries_BD[block], depth, own_B[block])
+            row_BC, score_BC = self._candidates(queries_BD[block], depth, own_B[block])
+            score_BC = np.where(row_BC >= 0, score_BC, -np.inf)
+            order_BC = np.lexsort((row_BC, -score_BC), axis=-1)
+            row_BC, score_BC = (np.take_along_axis(x, order_BC, 1) for x in (row_BC, score_BC))
             if LOCAL in self.methods and patches_BPF is not None and self._patches_of:
                 row_BC, score_BC = reordered(row_BC, score_BC, patches_BPF[block], self._patches_of)
             found.append((row_BC[:, :k], score_BC[:, :k]))
         rows_BK, score_BK = (np.concatenate(blocks) for blocks in zip(*found, strict=True))
         return rows_BK, score_BK
 
-    def _reranked(
+    def _candidates(
         self, queries_BD: np.ndarray, depth: int, own_B: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the candidates in the order of `find`, and their corrected scores."""
         if "expand" in self.methods:
             queries_BD = expanded_queries(queries_BD, own_B, self.lists, self._find)
         rows_BC, score_BC = self._find(queries_BD, depth, own_B)
@@ -110,9 +114,7 @@ class Reranker:
             score_BC = csls(score_BC, rows_BC, own_B, self.lists)
         if "softmax" in self.methods:
             score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, self._bank_M)
-        score_BC = np.where(rows_BC >= 0, score_BC, -np.inf)
-        order_BC = np.lexsort((rows_BC, -score_BC), axis=-1)
-        return np.take_along_axis(rows_BC, order_BC, 1), np.take_along_axis(score_BC, order_BC, 1)
+        return rows_BC, score_BC
 
 
 class NeighbourLists:
@@ -214,12 +216,10 @@ def augmented_scores(
         theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_B, MUTUAL)
         mutual_BCK[:, :, place] = (theirs_BCK == rows_BC[:, :, None]).any(axis=2)
     score_BCK = np.where(mutual_BCK & (row_BCK >= 0), score_BCK, -np.inf)
-    found = np.empty(rows_BC.shape, np.float32)
-    for place, (query_D, rows_C, row_CK, score_CK) in enumerate(
-        zip(queries_BD, rows_BC, row_BCK, score_BCK, strict=True)
-    ):
-        vectors_CD, near_CKD = lists.vectors_ND[rows_C], lists.vectors_ND[row_CK]
-        found[place] = weighted_mean(vectors_CD, near_CKD, score_CK) @ query_D
+    vectors_ND, found = lists.vectors_ND, np.empty(rows_BC.shape, np.float32)
+    for b, query_D in enumerate(queries_BD):
+        near_CKD = vectors_ND[row_BCK[b]]
+        found[b] = weighted_mean(vectors_ND[rows_BC[b]], near_CKD, score_BCK[b]) @ query_D
     return found
 
 

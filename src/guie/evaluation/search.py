@@ -19,11 +19,12 @@ from guie.evaluation import metrics
 from guie.evaluation.files import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
 from guie.evaluation.rerank import Reranker
-from guie.rows.filling import T, Writer, fill
+from guie.rows.filling import T, fill, own_blocks
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
 MOST_QUERIES = 4096  # in one block
+SETS = 4096  # of labels that are compared with all others at once
 
 
 class LabelSets:
@@ -42,11 +43,11 @@ class LabelSets:
 
     def shared(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
         """Return whether query and retrieved image, both rows T, share a label: bool [B, K]."""
-        asked_BL = self.labels_SL[self.set_T[query_B]]
+        query_BL = self.labels_SL[self.set_T[query_B]]
         set_BK = self.set_T[found_BK]
         shared_BK = np.zeros(found_BK.shape, dtype=bool)
         for label_S in self.labels_SL.T:
-            for label_B1 in asked_BL.T[:, :, None]:
+            for label_B1 in query_BL.T[:, :, None]:
                 shared_BK |= (label_S[set_BK] == label_B1) & (label_B1 >= 0)
         return shared_BK
 
@@ -55,18 +56,14 @@ class LabelSets:
         count_S = np.bincount(self.set_T[index_N], minlength=len(self.labels_SL))
         if self.labels_SL.shape[1] == 1:  # no image has two labels: typical for many classes
             return count_S[self.set_T[query_Q]]
-        set_E, slot_E = np.nonzero(self.labels_SL >= 0)  # E: (set of labels, label) entries
-        label_E = self.labels_SL[set_E, slot_E]
-        order_E = np.argsort(label_E, kind="stable")
-        starts = np.searchsorted(label_E[order_E], np.arange(1, label_E.max() + 1))
-        sets_C = np.split(set_E[order_E], starts)
+        from scipy.sparse import csr_array  # seldom needed
 
-        asked_S, place_Q = np.unique(self.set_T[query_Q], return_inverse=True)
-        sharing = (
-            np.unique(np.concatenate([sets_C[c] for c in row_L if c >= 0]))
-            for row_L in self.labels_SL[asked_S]
-        )
-        return np.array([count_S[sets].sum() for sets in sharing], dtype=np.int64)[place_Q]
+        set_E, slot_E = np.nonzero(self.labels_SL >= 0)  # E: (set of labels, label) entries
+        has_SL = csr_array((np.ones(len(set_E)), (set_E, self.labels_SL[set_E, slot_E])))
+        set_U, place_Q = np.unique(self.set_T[query_Q], return_inverse=True)
+        blocks = np.array_split(set_U, len(set_U) // SETS + 1)
+        counts = [(has_SL[block] @ has_SL.T > 0) @ count_S for block in blocks]
+        return np.concatenate(counts)[place_Q]
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,9 @@ class Images:
 
     def within(self, member_T: np.ndarray) -> Images:
         """Restrict queries and index to these rows."""
-        asked_T, held_T = self.is_query_T & member_T, self.is_index_T & member_T
-        return replace(self, is_query_T=asked_T, is_index_T=held_T)
+        return replace(
+            self, is_query_T=self.is_query_T & member_T, is_index_T=self.is_index_T & member_T
+        )
 
     def own_places(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
         """Return the place of each query's own image in the index, [Q]; -1 if it is not there."""
@@ -188,6 +186,10 @@ class Ranking:
     search: Search
     rerank: Rerank = NO_RERANK
 
+    def of(self, query_Q: np.ndarray) -> Ranking:
+        """Return the ranking of these queries, rows T, in this order."""
+        return replace(self, search=replace(self.search, query_Q=query_Q))
+
     @cached_property
     def _own_Q(self) -> np.ndarray:
         return self.images.own_places(self.search.query_Q, self.search.index_I)
@@ -216,10 +218,15 @@ class Ranking:
             place_BK, score_BK = self._index.search(query_BD, k, own_B, patches_BPF)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
-    def blocks(self, size: int) -> list[slice]:
-        """Return all queries as slices of that many, the last one shorter."""
-        count = len(self.search.query_Q)
-        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    def blocks(
+        self, k: int, most: int = MOST_QUERIES, title: str = "search"
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows T of at most `most` queries (B,), and their `nearest`, until all are searched."""
+        size = block_size(max(1, k), most)
+        starts = range(0, len(self.search.query_Q), size)
+        for start in tqdm(starts, title, delay=5, disable=None):
+            block = slice(start, start + size)
+            yield self.search.query_Q[block], *self.nearest(block, k)
 
 
 def rankings(
@@ -231,8 +238,7 @@ def rankings(
         return
     domain_Q = images.domain_T[search.query_Q]
     for name, unit_TD in embedded.items():
-        query_Q = search.query_Q[domain_Q == name]
-        own = replace(search, name=f"{search.name} by {name}", query_Q=query_Q)
+        own = Search(f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I)
         yield Ranking(images, unit_TD, own, rerank)
 
 
@@ -271,59 +277,62 @@ class QueryScores:
         # Sorted, so that only the blocks of large classes need many ranks.
         order_Q = np.argsort(window_Q, kind="stable")
         order_Q = order_Q[positives_Q[order_Q] > 0]
-        self.query_Q = search.query_Q[order_Q]
         self.positives_Q, self.window_Q = positives_Q[order_Q], window_Q[order_Q]
-        self.ranking = replace(ranking, search=replace(search, query_Q=self.query_Q))
+        self.ranking = ranking.of(search.query_Q[order_Q])
         self.keys, self.query_counts = keys, query_counts
-        self.blocks = self._blocks()
 
-    def _blocks(self) -> list[slice]:
-        """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
-        blocks, start = [], 0
-        while start < len(self.window_Q):
-            size = min(MOST_QUERIES, len(self.window_Q) - start)
+    def starts(self, count: int, parts: int) -> list[int]:
+        """Cut the queries into blocks; one is smaller if its last query needs more ranks."""
+        found, start = [], 0
+        while start < count:
+            found.append(start)
+            size = min(MOST_QUERIES, count - start)
             while size > (fits := block_size(self._depth(start + size - 1), MOST_QUERIES)):
                 size = fits
-            blocks.append(slice(start, start + size))
             start += size
-        return blocks
+        return found
 
     def _depth(self, last: int) -> int:
         """Return the ranks that a block needs; its last query has the most positives."""
         return metrics.depth_of(self.keys, self.window_Q[last])
 
-    def table(self, store: ScoreStore | None) -> pd.DataFrame:
-        """Return the scores, indexed by row T; without those of other processes that are not stored."""
-        if store is None:
-            found = [*map(self._scored, tqdm(self.blocks, "search", delay=5, disable=None))]
-            empty = pd.DataFrame(columns=list(self.keys), dtype=float)
-            return (pd.concat(found) if found else empty).set_axis(self.query_Q)
-        prefix = f"{store.prefix}{self.ranking.search.name}/"
-        states = row_keys([f"{prefix}{row}" for row in self.query_Q.tolist()])
-        fill(store.rows, states, self, part=store.share, title="search")
-        known = np.setdiff1d(np.arange(len(states)), store.rows.missing(states))
-        return store.rows.table(states.take(known)).set_axis(self.query_Q[known])
-
-    def starts(self, count: int, parts: int) -> list[int]:
-        return [block.start for block in self.blocks]
-
     def agreed(self, make: Callable[[], T]) -> T:
         return make()
 
-    def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
+    def table(self, store: ScoreStore | None) -> pd.DataFrame:
+        """Return the scores, indexed by row T; without those of other processes that are not stored."""
+        query_Q, search_name = self.ranking.search.query_Q, self.ranking.search.name
+        if store is None:
+            found: list[pd.DataFrame] = []
+            every_Q = np.arange(len(query_Q))
+            blocks = own_blocks(every_Q, self.starts(len(every_Q), 1), (0, 1))
+            self(blocks, lambda _, scores: found.append(scores), "search")
+            # Without an empty frame among others: a mean's last bit depends on the layout in memory.
+            empty = pd.DataFrame(columns=list(self.keys), dtype=float)
+            return pd.concat(found or [empty]).set_axis(query_Q)
+        names = [f"{store.prefix}{search_name}/{row}" for row in query_Q.tolist()]
+        states = row_keys(names)
+        fill(store.rows, states, self, part=store.share, title="search")
+        known = np.setdiff1d(np.arange(len(states)), store.rows.missing(states))
+        return store.rows.table(states.take(known)).set_axis(query_Q[known])
+
+    def __call__(
+        self,
+        blocks: Sequence[np.ndarray],
+        write: Callable[[np.ndarray, pd.DataFrame], None],
+        title: str,
+    ) -> None:
         """Score the queries of each block."""
         for rows in tqdm(blocks, title, delay=5, disable=None):
-            write(rows, self._scored(slice(rows[0], rows[-1] + 1)))
-
-    def _scored(self, block: slice) -> pd.DataFrame:
-        images, rows_B, window_B = self.ranking.images, self.query_Q[block], self.window_Q[block]
-        found_BK, _ = self.ranking.nearest(block, self._depth(block.stop - 1))
-        relevant_BK = images.are_relevant(rows_B, found_BK)
-        found = metrics.ranking_metrics(relevant_BK, self.positives_Q[block], self.keys)
-        if self.query_counts:
-            asked = [key for key in self.keys if key in metrics.ALL_POSITIVES]
-            found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
-        return pd.DataFrame(found)
+            block = slice(rows[0], rows[-1] + 1)
+            row_BK, _ = self.ranking.nearest(block, self._depth(rows[-1]))
+            query_B = self.ranking.search.query_Q[block]
+            relevant_BK = self.ranking.images.are_relevant(query_B, row_BK)
+            found = metrics.ranking_metrics(relevant_BK, self.positives_Q[block], self.keys)
+            if self.query_counts:
+                counted = [key for key in self.keys if key in metrics.ALL_POSITIVES]
+                found |= metrics.ranking_metrics(relevant_BK, self.window_Q[block], counted)
+            write(rows, pd.DataFrame(found))
 
 
 def unanswerable(queries: int) -> UserError:

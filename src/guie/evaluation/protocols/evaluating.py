@@ -1,4 +1,9 @@
-"""Evaluate embeddings under a protocol: report, intervals, and a comparison of several models."""
+"""Evaluate embeddings under a protocol: report, intervals, and a comparison of several models.
+
+For each part of a protocol: unit vectors are searched (`search_part`), which gives the metrics of each query.
+Their means are the report (`report_of`); classes are resampled for its `intervals`. `against` compares the
+queries of two models.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.bootstrap import (
     LEVEL,
-    Comparison,
     harmonic_headline,
     mean_headline,
     paired,
@@ -23,7 +27,7 @@ from guie.evaluation.bootstrap import (
     verdict,
 )
 from guie.evaluation.files import Embeddings, arrays_of, as_units
-from guie.evaluation.protocols.base import HARMONIC, Headline, Part, Protocol
+from guie.evaluation.protocols.base import HARMONIC, Part, Protocol
 from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
     PLAIN,
@@ -87,11 +91,11 @@ def score_part(
             )
         scores = retrieve(part, table, embedded, options)
         report = report_of(scores, options.quirks) | {"dimension": arrays_of(embedded)[0].shape[1]}
-        beside = group_scores(part, table, embedded, options.rerank)
-        beside = {name: own for name, own in beside.items() if name in report["domains"]}
-        for name, own in beside.items():
+        of_groups = group_scores(part, table, embedded, options.rerank)
+        of_groups = {name: own for name, own in of_groups.items() if name in report["domains"]}
+        for name, own in of_groups.items():
             report["domains"][name] |= metrics.plain(pd.Series(own))
-        report["mean"] |= metrics.plain(pd.DataFrame(list(beside.values())).mean())
+        report["mean"] |= metrics.plain(pd.DataFrame(list(of_groups.values())).mean())
     if part.public_and_private:
         public_Q = np.array([is_public(path) for path in scores.path_Q], dtype=bool)
         report["public"] = metrics.plain(scores.values[public_Q].mean())
@@ -226,41 +230,39 @@ def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
     Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
     group with a single class has no interval; if every group is such, nor has the mean.
     """
-    values = scores.values[scores.common]
-    mean: dict[str, Any] = {}
-    for keys in _alike(values):
-        drawn = resample(values[keys].to_numpy(), scores.cluster_Q, scores.group_Q, draws, 0)
-        if drawn.lone_groups == len(drawn.mean_GM):  # nothing is drawn, the width is zero
-            continue
-        for m, key in enumerate(keys):
-            drawn_DG = drawn.mean_DGM[:, :, m]
-            mean[key] = percentiles(mean_headline(drawn_DG))
-            if key in HARMONIC:
-                mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG))
-    pooled = _intervals_over_queries(values, scores.cluster_Q, draws)
+    values, cluster_Q, group_Q = scores.values[scores.common], scores.cluster_Q, scores.group_Q
+    mean = _intervals(values, cluster_Q, group_Q, draws)
+    pooled = _intervals(values, cluster_Q, None, draws)
     domains = {}
-    for name in sorted(pd.unique(scores.group_Q[values.notna().any(axis=1).to_numpy()])):
-        own_Q = scores.group_Q == name
+    for name in sorted(pd.unique(group_Q[values.notna().any(axis=1).to_numpy()])):
+        own_Q = group_Q == name
         own = scores.values.loc[own_Q, [k for k in scores.values if k in scores.part.keys(name)]]
-        domains[name] = _intervals_over_queries(own, scores.cluster_Q[own_Q], draws)
+        domains[name] = _intervals(own, cluster_Q[own_Q], None, draws)
     return {
         "level": LEVEL,
         "draws": draws,
-        "mean": mean,
+        "mean": {key: interval for key, interval in mean.items() if interval},
         "pooled": {key: interval for key, interval in pooled.items() if interval},
         "domains": domains,
     }
 
 
-def _intervals_over_queries(
-    values: pd.DataFrame, cluster_Q: np.ndarray, draws: int
+def _intervals(
+    values: pd.DataFrame, cluster_Q: np.ndarray, group_Q: np.ndarray | None, draws: int
 ) -> dict[str, tuple[float, float] | None]:
-    """Return the interval of each metric's mean over queries; None if they are all of one class."""
+    """Return the interval of each metric's mean over groups; None if all of them have a single class.
+
+    Without groups the mean is over queries; with groups, some metrics have a harmonic mean too.
+    """
     found: dict[str, tuple[float, float] | None] = {}
     for keys in _alike(values):
-        drawn = resample(values[keys].to_numpy(), cluster_Q, None, draws, 0)
+        drawn = resample(values[keys].to_numpy(), cluster_Q, group_Q, draws, 0)
+        varies = drawn.lone_groups < len(drawn.mean_GM)
         for m, key in enumerate(keys):
-            found[key] = None if drawn.lone_groups else percentiles(drawn.mean_DGM[:, 0, m])
+            drawn_DG = drawn.mean_DGM[:, :, m]
+            found[key] = percentiles(mean_headline(drawn_DG)) if varies else None
+            if key in HARMONIC and group_Q is not None and varies:
+                found[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG))
     return found
 
 
@@ -274,23 +276,13 @@ def _alike(values: pd.DataFrame) -> list[list[str]]:
     return list(sets.values())
 
 
-def compare(a: Scores, b: Scores, headline: Headline) -> Comparison:
-    """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
-    if not np.array_equal(a.path_Q, b.path_Q):
-        raise UserError("the two embeddings have different queries; use one manifest and split")
-    a_Q, b_Q = (one.values[headline.metric].to_numpy() for one in (a, b))
-    group_Q = a.group_Q if headline.statistic in ("mean", "harmonic") else None
-    over_groups = harmonic_headline if headline.statistic == "harmonic" else mean_headline
-    return paired(a_Q, b_Q, a.cluster_Q, group_Q, headline=over_groups, draws=DRAWS)
-
-
 def against(
     protocol: Protocol,
     ours: Mapping[str, Scores],
     theirs: Mapping[str, Scores],
     names: tuple[str, str],
 ) -> dict[str, Any]:
-    """Compare this model with another, headline by headline.
+    """Compare this model with another on the same queries, headline by headline.
 
     Args:
         ours, theirs: scores of the queries, by part.
@@ -301,13 +293,18 @@ def against(
     """
     found = {}
     for line in protocol.headlines:
-        own = ours[line.part].values
-        means = line.statistic in ("mean", "pooled", "harmonic") and line.metric in own
-        if means and own[line.metric].notna().any():
-            found[line.title] = compare(theirs[line.part], ours[line.part], line)
-    mine, other = names
+        mine, other = ours[line.part], theirs[line.part]
+        if line.statistic not in ("mean", "pooled", "harmonic") or line.metric not in mine.values:
+            continue
+        mine_Q, other_Q = (scores.values[line.metric].to_numpy() for scores in (mine, other))
+        if not np.isnan(mine_Q).all():
+            group_Q = None if line.statistic == "pooled" else mine.group_Q
+            mean = harmonic_headline if line.statistic == "harmonic" else mean_headline
+            found[line.title] = paired(
+                other_Q, mine_Q, mine.cluster_Q, group_Q, headline=mean, draws=DRAWS
+            )
     return {
-        "embeddings": other,
+        "embeddings": names[1],
         "differences": {title: asdict(one) for title, one in found.items()},
-        "verdicts": [verdict(one, (other, mine), title) for title, one in found.items()],
+        "verdicts": [verdict(one, names[::-1], title) for title, one in found.items()],
     }

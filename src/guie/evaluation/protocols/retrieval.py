@@ -13,11 +13,9 @@ from guie.base.seeds import seeded_draws
 from guie.evaluation import metrics, recognition
 from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
-from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
 from guie.evaluation.search import (
-    MOST_QUERIES,
     NO_RERANK,
     Images,
     Rerank,
@@ -96,32 +94,32 @@ def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
 
 def search_part(
     part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options
-) -> list[pd.DataFrame]:
-    """Return the query scores of each search of a part; see `guie.evaluation.search.score_queries`.
+) -> pd.DataFrame:
+    """Return the metrics of each query (and gallery draw), indexed by row T; NaN without a positive.
 
     Args:
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    store = options.store and options.store.within(part.name)
+    store, counts = (
+        options.store and options.store.within(part.name),
+        "query_counts" in options.quirks,
+    )
     found = []
     for search in searches(part.index, images, group_T):
-        if part.graded:
-            assert options.grades is not None
-            if len(search.query_Q):
-                found.append(
-                    graded_scores(images, table, embedded, search, options.grades, options.rerank)
-                )
-            continue
-        drawn = galleries(search, images, table, part.gallery_draws) or [search]
-        groups = pd.unique(group_T[drawn[0].query_Q])
-        keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
-        for one in drawn:
-            ranked = rankings(images, embedded, one, options.rerank)
-            query_counts = "query_counts" in options.quirks
-            found.append(score_queries(ranked, one, keys, store, query_counts))
-    return found
+        for drawn in galleries(search, images, table, part.gallery_draws) or [search]:
+            if not len(drawn.query_Q):
+                continue
+            ranked = rankings(images, embedded, drawn, options.rerank)
+            if part.graded:
+                assert options.grades is not None
+                found.append(graded_scores(ranked, table, drawn, options.grades))
+                continue
+            groups = pd.unique(group_T[drawn.query_Q])
+            keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
+            found.append(score_queries(ranked, drawn, keys, store, counts))
+    return pd.concat(found) if found else pd.DataFrame()
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
@@ -147,19 +145,18 @@ def retrieve(part: Part, table: pd.DataFrame, embedded: Embeddings, options: Opt
 
     Raises UserError if no query has a positive.
     """
-    searched = search_part(part, table, embedded, options)
-    found = [scores for scores in searched if len(scores)]
-    if all(scores.isna().to_numpy().all() for scores in found):
+    values = search_part(part, table, embedded, options)
+    if values.isna().to_numpy().all():
         if part.graded:
             raise UserError(
-                f"relevance.csv: none of {sum(map(len, found))} queries has an easy or hard image in the"
-                " index; its paths must match image_path in the manifest"
+                f"relevance.csv: none of {len(values)} queries has an easy or hard image in the index; its"
+                " paths must match image_path in the manifest"
             )
-        raise unanswerable(sum(map(len, found)))
-    scores = Scores.of(part, table, pd.concat(found))
+        raise unanswerable(len(values))
+    scores = Scores.of(part, table, values)
     for group in pd.unique(scores.group_Q):  # in one index all groups got the same metrics
-        others = [key for key in scores.values if key not in part.keys(group)]
-        scores.values.loc[scores.group_Q == group, others] = np.nan
+        others = [key for key in values if key not in part.keys(group)]
+        values.loc[scores.group_Q == group, others] = np.nan
     return scores
 
 
@@ -183,7 +180,7 @@ def group_scores(
 ) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy.
 
-    NMI is of a group's images, queries and index together; an image with two rows counts once.
+    NMI takes a group's images, queries and index together; an image with two rows counts once.
     """
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
@@ -213,15 +210,11 @@ def recognition_scores(
     """
     confidence, correct, answered = [], [], []
     for ranking in rankings(images, embedded, search, rerank):
-        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
-        count = -(-len(query_Q) // block_size(2, MOST_QUERIES))
-        for rows in np.array_split(np.arange(len(query_Q)), count) if count else ():
-            block = slice(rows[0], rows[-1] + 1)
-            found_B1, similarity_B1 = ranking.nearest(block, 1)
+        answered.append(images.count_positives(ranking.search.query_Q, search.index_I) > 0)
+        for query_B, found_B1, similarity_B1 in ranking.blocks(1):
             # No columns where the index is empty
             confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
-            correct.append(images.are_relevant(query_Q[block], found_B1).any(axis=1))
-        answered.append(images.count_positives(query_Q, index_I) > 0)
+            correct.append(images.are_relevant(query_B, found_B1).any(axis=1))
     confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
         "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
