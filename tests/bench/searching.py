@@ -36,7 +36,11 @@ from guie.search import updating
 from guie.search.table import VECTOR, Facts, Index
 
 DIM, K, ASKED, CENTRES = 64, 10, 500, 1000
-DEPTH, OVER, UPSERTED = 200, 20.0, 10_000  # of Qdrant: list of candidates; those re-ranked a hit; at once
+DEPTH, OVER, UPSERTED = (
+    200,
+    20.0,
+    10_000,
+)  # of Qdrant: list of candidates; those re-ranked a hit; at once
 FIRST = """
 import sys, time
 import guie.search

@@ -356,7 +356,10 @@ def test_a_placeholder_leaves_room_for_other_pairs() -> None:
 def test_a_finding_is_explained_by_the_difference_and_by_numbers(written) -> None:
     near = finding("leak", 0.98, difference=0.123, limit=0.456, distance=7)
     doubtful = finding("conflict", 0.9, "reported", difference=0.5, sure=False, other_path="2.jpg")
-    others = [finding("conflict", 0.9, confirmed=True), finding("exact duplicate", 1.0, copy="exact")]
+    others = [
+        finding("conflict", 0.9, confirmed=True),
+        finding("exact duplicate", 1.0, copy="exact"),
+    ]
     others += [finding("placeholder", 1.0, copy="exact", labels=17)]
     page = Page(written(findings=pd.DataFrame([near, doubtful, *others])))
     text = " ".join(page.text)
