@@ -274,6 +274,7 @@ def test_a_read_only_index_answers(four: Path, tmp_path: Path, run: Path) -> Non
     )
 
 
+@pytest.mark.filterwarnings("ignore:optimize")  # Lance warns of versions that others may read
 def test_old_versions_go_and_small_files_are_joined(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
