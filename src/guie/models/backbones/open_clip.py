@@ -61,8 +61,8 @@ backbone.eval()
 """,
         encode="backbone.encode_image(images)",
         pads=True,
-        note=" The text encoder is an untrained placeholder of one layer: the model cannot compare"
-        " texts.",
+        note=" The text encoder is a placeholder of one layer, whose weights are zero: the model cannot"
+        " compare texts.",
     )
 
     @classmethod
@@ -186,8 +186,9 @@ backbone.eval()
             "resize_mode": RESIZE_MODES[image["fit"]],
             "fill_color": 0 if image.get("pad_color") == "black" else 255,
         }
-        clip = open_clip.CLIP(**copy.deepcopy(model))
-        texts = {key: value for key, value in clip.state_dict().items() if key[:7] != "visual."}
+        clip = open_clip.CLIP(**copy.deepcopy(model)).state_dict()
+        # Zeros, not random numbers: the file of a run is always the same
+        texts = {key: torch.zeros_like(clip[key]) for key in clip if key[:7] != "visual."}
         images = {f"visual.{key}": value for key, value in state.items()}
         return {"model_cfg": model, "preprocess_cfg": preprocess}, texts | images
 
