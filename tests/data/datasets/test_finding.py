@@ -22,22 +22,11 @@ def found_in(root: Path) -> list[Path | None]:
     return [find(dataset, [root]) for dataset in DATASETS.values()]
 
 
-@pytest.fixture
-def everything(tmp_path):
-    """Every dataset in small, side by side."""
+def test_every_dataset_is_found_among_all_others(tmp_path):
     for make in MINIATURES.values():
         make(tmp_path)
-    return tmp_path
-
-
-def test_every_dataset_is_found_beside_all_others(everything):
-    found = found_in(everything)
+    found = found_in(tmp_path)
     assert None not in found and len(set(found)) == len(found)
-
-
-def test_nothing_is_found_in_an_empty_or_absent_folder(tmp_path):
-    assert set(found_in(tmp_path)) == {None}
-    assert set(found_in(tmp_path / "absent")) == {None}
 
 
 @pytest.mark.parametrize(
@@ -48,12 +37,13 @@ def test_nothing_is_found_in_an_empty_or_absent_folder(tmp_path):
         "stanford-online-products/a/Stanford_Online_Products/",
     ],
 )
-def test_case_and_folders_around_do_not_matter(above, tmp_path):
+def test_case_and_outer_folders_do_not_matter(above, tmp_path):
     touch(tmp_path, [f"{above}Ebay_train.txt"])
     assert located("sop", [tmp_path]) == tmp_path / above.rstrip("/")
 
 
 def test_a_folder_of_the_name_without_the_marker_is_not_the_dataset(tmp_path):
+    assert set(found_in(tmp_path / "absent")) == {None}
     touch(tmp_path, ["sop/photo.jpg", "cub/images/1.jpg", "other/Ebay_train.txt"])
     assert set(found_in(tmp_path)) == {None}
 
