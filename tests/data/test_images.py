@@ -16,41 +16,6 @@ from guie.data.images import open_as_host, open_as_seen, size_as
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
 
-def test_exif_is_turned_for_people_and_not_for_the_host(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate 90 degrees clockwise to view
-    path = tmp_path / "turned.jpg"
-    Image.fromarray(GRADIENT).convert("RGB").save(path, exif=exif)
-    assert open_as_host(path).size == (40, 20)
-    assert open_as_seen(path).size == (20, 40)
-
-
-def test_sixteen_bit_grey_keeps_its_tones(tmp_path: Path) -> None:
-    path = tmp_path / "deep.png"
-    Image.fromarray(GRADIENT.astype(np.uint16) * 257).save(path)
-    seen = np.asarray(open_as_seen(path))[:, :, 0]
-    assert np.abs(seen.astype(int) - GRADIENT).max() <= 1
-
-
-def test_transparency_shows_white(tmp_path: Path) -> None:
-    path = tmp_path / "glass.png"
-    Image.new("RGBA", (4, 4), (200, 0, 0, 0)).save(path)
-    assert np.asarray(open_as_seen(path)).min() == 255
-    palette = Image.new("P", (4, 4), 0)
-    palette.putpalette([10, 20, 30] + [0] * 765)
-    palette.save(tmp_path / "p.png", transparency=0)
-    assert np.asarray(open_as_seen(tmp_path / "p.png")).min() == 255
-
-
-@pytest.mark.parametrize("mode", ["L", "1", "CMYK", "LA", "P", "RGB"])
-def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
-    path = tmp_path / ("image.tiff" if mode == "CMYK" else "image.png")
-    Image.fromarray(GRADIENT).convert("L").convert("RGB" if mode == "CMYK" else "L").convert(
-        mode
-    ).save(path)
-    assert open_as_seen(path).mode == "RGB"
-
-
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cut.jpg"
     Image.fromarray(GRADIENT).save(path)
