@@ -12,7 +12,7 @@ import pytest
 from guie.base.errors import UserError
 from guie.curation.indexing import DROPPED, index_tars
 from guie.curation.packing import pack
-from guie.data.shards.claiming import PARTS, claimed
+from guie.data.shards.index import PARTS, claimed
 from sharded import SHARD_BYTES, data_set, picture_bytes, tar_of
 
 CURATE = Path(__file__).parents[3] / "src/curate.py"

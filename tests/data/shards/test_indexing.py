@@ -17,7 +17,7 @@ from guie.curation.indexing import index_tars
 from guie.curation.packing import pack
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
-from guie.data.shards.claiming import PARTS
+from guie.data.shards.index import PARTS
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes, tar_of
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)

@@ -15,7 +15,7 @@ from guie.base.errors import UserError
 from guie.curation import packing
 from guie.curation.packing import pack
 from guie.data.manifest import load_manifest
-from guie.data.shards.claiming import PARTS
+from guie.data.shards.index import PARTS
 from guie.rows.checks import VERSION
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes
 
