@@ -3,6 +3,7 @@
 The index is a manifest with more columns, which say where an image is. Its shards are in the same folder.
 Every command takes it in place of a manifest, and finds an image by its address:
 `shards/index.parquet/a/b.jpg`.
+
 | module | content |
 |---|---|
 | `address` | names: an image's address, and object storage as a path |
