@@ -50,14 +50,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         open_as_seen(tmp_path / "absent.jpg")
 
 
-def test_sixteen_bit_pictures_are_turned_too(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    path = tmp_path / "deep.png"
-    Image.fromarray(GRADIENT.astype(np.uint16) * 257).save(path, exif=exif)
-    assert open_as_seen(path).size == (20, 40)
-
-
 def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(tmp_path: Path) -> None:
     path = tmp_path / "deep.tiff"
     Image.fromarray(GRADIENT.astype(np.int32) * 257).save(path)
@@ -147,6 +139,7 @@ def kinds() -> dict[str, tuple[str, str, Image.Image, dict]]:
             {"transparency": int(GREY[0, 0])},
         ),
         "turned.png": ("EXIF turn", "PNG", rgb, {"exif": turned[6]}),
+        "deep_turned.png": ("EXIF turn", "PNG", Image.fromarray(deep), {"exif": turned[6]}),
         "turned.webp": ("EXIF turn", "WEBP", rgb, {"exif": turned[8]}),
         "turned.tiff": ("", "TIFF", rgb, {"tiffinfo": {274: 6}}),  # Pillow turns these itself
         "turned_mpo.jpg": (
@@ -205,12 +198,17 @@ def test_host_has_the_pixels_of_the_scorer_and_differs_where_said(folder: Path, 
 @pytest.mark.parametrize("name", ["deep.png", "big_endian.tiff", "integer.tiff"])
 def test_sixteen_bits_are_seen_as_the_eight_that_they_hold(folder: Path, name: str) -> None:
     assert np.array_equal(np.asarray(open_as_seen(folder / name))[:, :, 0], GREY)
+    turned = np.asarray(open_as_seen(folder / "deep_turned.png"))[:, :, 0]
+    assert np.array_equal(turned, np.rot90(GREY, -1))
 
 
-@pytest.mark.parametrize("name", ["key.png", "grey_key.png"])
-def test_the_transparent_colour_of_an_opaque_mode_shows_white(folder: Path, name: str) -> None:
-    assert open_as_seen(folder / name).getpixel((0, 0)) == (255, 255, 255)
-    assert open_as_host(folder / name).getpixel((0, 0)) != (255, 255, 255)
+@pytest.mark.parametrize("name", ["key.png", "grey_key.png", "palette.png", "rgba.webp", "la.png"])
+def test_what_is_transparent_shows_white(folder: Path, name: str) -> None:
+    with Image.open(folder / name) as image:
+        alpha_HW = np.asarray(image.convert("RGBA"))[..., 3]
+    pixels = np.asarray(open_as_seen(folder / name))[alpha_HW == 0]
+    assert len(pixels) and (pixels == 255).all()
+    assert (np.asarray(open_as_host(folder / name))[alpha_HW == 0] != 255).any()
 
 
 def test_the_real_odd_files_have_the_same_pixels_everywhere(real_folder: Path) -> None:
