@@ -33,8 +33,7 @@ from guie.config.data import MixConfig
 from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, Manifest, load_manifest
 from guie.data.manifest.companions import COLUMNS, read_companions, write_companions
 from guie.data.manifest.reading import sidecar_path, write_sidecar
-from guie.data.shards.claiming import claimed
-from guie.data.shards.index import NAME, PLACE, Shard, read_facts, shard_of, write_index
+from guie.data.shards.index import NAME, PLACE, Shard, claimed, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
 from guie.rows.checks import VERSION

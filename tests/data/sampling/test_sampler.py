@@ -191,19 +191,11 @@ def loaded(tmp_path: Path, text: str) -> SamplerConfig:
     return load_config(file, Stage).sampler
 
 
-@pytest.mark.parametrize(
-    "name", ["mixed", "dataset_size", "balanced", "round_robin", "loss_driven"]
-)
-def test_a_name_is_short_for_its_defaults(tmp_path: Path, name: str) -> None:
-    short = loaded(tmp_path, f"sampler: {name}")
-    assert short == loaded(tmp_path, f"sampler: {{name: {name}}}")
-    assert short.name == name
-
-
 def test_settings_arrive(tmp_path: Path) -> None:
     mixed = loaded(tmp_path, "sampler: {name: mixed, temperature: .inf, images_per_class: 4}")
     assert mixed.temperature == float("inf") and mixed.images_per_class == 4
     assert sampler_config("mixed").one_stream and not mixed.one_stream
+    assert loaded(tmp_path, "sampler: balanced") == loaded(tmp_path, "sampler: {name: balanced}")
     assert Stage.model_validate(Stage(sampler=mixed).model_dump()).sampler == mixed
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -42,7 +42,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which lists to read, and how columns become rows.
+    """The lists of a data set, and how their columns become rows.
 
     Attributes:
         lists: by split, the name of its list, with `*` for several; or the names that it may have.
@@ -141,19 +141,23 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
         table = pd.concat(sides)  # with the index that says a row's place in the list
     for column, (old, new) in layout.replace.items():
         table[column] = table[column].str.replace(old, new, regex=True)
+
+    def refuse(column: str, bad: pd.Series, why: str) -> None:
+        """Raise UserError naming the line of the first bad value."""
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            line = table.index[row] + 1 + skip
+            raise UserError(f"{path}:{line}: {column} {table[column].iloc[row]!r}{why}")
+
     for column, pattern in layout.parse.items():
         found = table[column].astype(str).str.extract(pattern)
-        if (odd := found.isna().any(axis=1).to_numpy()).any():
-            row = int(odd.argmax())
-            raise UserError(
-                f"{path}:{table.index[row] + 1 + skip}: {column} {table[column].iloc[row]!r} is not of the"
-                f" form {pattern}"
-            )
+        refuse(column, found.isna().any(axis=1), f" is not of the form {pattern}")
         table[found.columns] = found
     for column in layout.numbers:
         table[column] = whole_numbers(table[column], path)
     for column, allowed in (*layout.splits.items(), *layout.domains.items()):
-        refuse_others(path, table[column], allowed, skip)
+        why = f"; allowed are {', '.join(allowed)}"
+        refuse(column, ~table[column].isin(list(allowed)), why)
     return table
 
 
@@ -188,7 +192,7 @@ def _rows(
         distinct = sorted(table[layout.train_half].unique())
         trained = table[layout.train_half].isin(distinct[: (len(distinct) + 1) // 2])
     if "test_classes" in options:
-        trained = drawn_train(label, **options)
+        trained = ~label.isin(_test_classes(label, **options))
     if trained is not None:
         split = trained.map({True: "train", False: "test"})
     rows = listing(table["image_path"], label, split, role)
@@ -213,17 +217,12 @@ def listing(
     return rows.assign(role=usual if role is None else role).reset_index(drop=True)
 
 
-def drawn_train(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
-    """Return a boolean per image: whether its class is none of `test_classes` random ones.
-
-    The choice depends only on the seed and the names, so a missing class changes no other. Raises
-    UserError if no class would remain to train on.
-    """
+def _test_classes(label: pd.Series, test_classes: int, seed: int) -> np.ndarray:
+    """Return so many random classes. A class that is missing changes the choice among no others."""
     names = np.array(sorted(label.unique()), dtype=object)
     if test_classes >= len(names):
         raise UserError(f"test_classes {test_classes}: there are only {len(names)} classes")
-    chosen = names[np.argsort(seeded_draws(seed, names))[:test_classes]]
-    return ~label.isin(chosen)
+    return names[np.argsort(seeded_draws(seed, names))[:test_classes]]
 
 
 def pictures(files: frozenset[str], start: str = "") -> list[str]:
@@ -313,16 +312,6 @@ def whole_numbers(column: pd.Series, path: Path) -> pd.Series:
     if (wrong := numbers.isna() | (numbers % 1 != 0)).any():
         raise UserError(f"{path}: {column.name}: {column[wrong].iloc[0]!r} is not a whole number")
     return numbers.astype(int)
-
-
-def refuse_others(path: Path, column: pd.Series, allowed: Collection[str], skip: int) -> None:
-    """Raise UserError naming the line of the first value that is not allowed, after `skip` lines."""
-    if (unknown := ~column.isin(list(allowed)).to_numpy()).any():
-        row = int(unknown.argmax())
-        raise UserError(
-            f"{path}:{row + 1 + skip}: {column.name} {column.iloc[row]!r}; allowed are"
-            f" {', '.join(allowed)}"
-        )
 
 
 def first_present(folder: Path, names: Sequence[str]) -> Path:

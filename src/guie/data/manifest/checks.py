@@ -57,7 +57,7 @@ def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
 
 
 def _alike(table: pd.DataFrame) -> Iterator[Fault]:
-    """Yield (row, message) for two labels that nobody can tell apart, at the first row of the second."""
+    """Yield (row, message) for two labels that look the same, at the first row of the second."""
     classes = one_class_each(table[["label"]].drop_duplicates())["label"]
     rows = dict(zip(classes[::-1], classes.index[::-1], strict=True))  # the first row of each
     for first, second in alike(rows):

@@ -190,7 +190,7 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     _copy_companions(url, file)
     if not file.is_file():
         data = whole_object(url) or b""
-        # Said of the object here; its readers would name the copy
+        # This error names the object; its readers would name the copy
         if not data.endswith(PARQUET_END):
             raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
         with replacing(file) as temporary:

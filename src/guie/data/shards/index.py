@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from guie.base.errors import UserError, why_unreadable
-from guie.base.files import replacing
+from guie.base.files import held, remove_own, replacing
 from guie.data.archives import fault_of_name
 
 NAME = "index.parquet"
 PLACE = ("shard", "offset", "size", "content")
 KEY = b"guie.shards"
 ROWS = 1_000_000  # a row group
+# What a folder keeps for a resume while its index is written
+PARTS, LOCK = ".guie-parts", "lock"
+OWN = ("*.tar*.parquet", "plan.json", ".*.tmp.*", LOCK)
 REMEDY = "write the index again: curate.py --shards or --index-shards"
 
 
@@ -94,3 +98,19 @@ def is_index(path: Path) -> bool:
         return set(PLACE) <= set(pq.read_schema(path).names)
     except (OSError, pa.ArrowException):  # reading the manifest says what is wrong
         return False
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Path]:
+    """Lock a folder, and yield its subfolder for what is known so far, which is deleted at the end.
+
+    It stays after a failure, so that the same command resumes. A user's files in it always stay.
+    Raises UserError if another process writes to the folder, or somebody else made the subfolder.
+    """
+    parts = folder / PARTS
+    made = parts.is_dir() and any(parts.iterdir())
+    if parts.is_symlink() or (made and not (parts / LOCK).is_file()):
+        raise UserError(f"{parts}: not made by curate.py, which needs this name; rename it")
+    with held(parts / LOCK, f"{folder}: another process writes its index", "wait for it"):
+        yield parts
+        remove_own(parts, OWN)

@@ -214,7 +214,7 @@ def delete(url: str) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield the local path to write a result to; what is beside it in the end goes to its bucket, if any.
+    """Yield the local path to write a result to; files next to it in the end go to its bucket, if any.
 
     Raises UserError.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from miniatures import food, landmarks, products, several, species, vehicles
+from miniatures import landmarks, products, several, species, vehicles
 
 MINIATURES: dict[str, Callable[[Path], None]] = {
     maker.__name__: maker
@@ -15,7 +15,7 @@ MINIATURES: dict[str, Callable[[Path], None]] = {
         *(products.aliproducts, products.products10k, products.rp2k, products.shopee, products.sop),
         *(products.deepfashion_c2s, products.fashion200k, products.hm, products.inshop),
         *(products.storefronts146, landmarks.gldv2, landmarks.met),
-        *(landmarks.roxford5k, landmarks.rparis6k, food.food101, food.food2k),
+        *(landmarks.roxford5k, landmarks.rparis6k, species.food101, species.food2k),
         *(several.gpr1200, several.ilias, several.imagenet, several.m4d35k, several.uned),
     )
 }

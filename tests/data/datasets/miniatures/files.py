@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,27 @@ def write(path: Path, *lines: str) -> None:
 
 def write_json(path: Path, value: object) -> None:
     write(path, json.dumps(value))
+
+
+def removed(*names: str) -> Callable[[Path], None]:
+    """Return a change that deletes files below a folder."""
+
+    def change(root: Path) -> None:
+        for name in names:
+            (root / name).unlink()
+
+    return change
+
+
+def replaced(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """Return a change that replaces text, which must occur, in a file below a folder."""
+
+    def change(root: Path) -> None:
+        text = (root / name).read_text(encoding="utf-8")
+        assert old in text
+        (root / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
 
 
 def cells(values: Sequence[object]) -> np.ndarray:

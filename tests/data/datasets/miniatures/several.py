@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from miniatures.files import touch, write, write_json
+from scipy.io import savemat
+
+from miniatures.files import struct, touch, write, write_json
 
 UNED_SPLITS = {
     "inshop": {"train": [(0, 2)], "val": [(0, 2)], "test": [(0, 1)], "index": [(0, 2)]},
@@ -47,6 +49,25 @@ def imagenet(root: Path) -> None:
     train = [f"train/{wnid}/{wnid}_{n}.JPEG" for wnid in ("n01440764", "n01751748") for n in (1, 2)]
     val = [f"val/ILSVRC2012_val_0000000{n}.JPEG" for n in (1, 2)]
     touch(folder / "ILSVRC/Data/CLS-LOC", train + val)
+
+
+def imagenet_flat(root: Path) -> None:
+    """Without labels of val."""
+    names = [f"val/ILSVRC2012_val_0000000{n}.JPEG" for n in (1, 2, 3)]
+    touch(root / "imagenet", ["train/n01440764/n01440764_1.JPEG", *names])
+
+
+def imagenet_devkit(root: Path) -> None:
+    """Class 1 of the devkit is not the first wnid: a reader that sorts them labels val wrongly."""
+    imagenet_flat(root)
+    data = root / "imagenet/ILSVRC2012_devkit_t12/data"
+    write(data / "ILSVRC2012_validation_ground_truth.txt", "3", "1", "2")
+    synsets = {"ILSVRC2012_ID": [1, 2, 3], "WNID": ["n02119789", "n01440764", "n01751748"]}
+    savemat(data / "meta.mat", {"synsets": struct(synsets).T})
+
+
+def imagenet_sorted(root: Path) -> None:
+    touch(root / "imagenet", ["train/n01440764/1.JPEG", "val/n01440764/2.JPEG"])
 
 
 def gpr1200(root: Path) -> None:

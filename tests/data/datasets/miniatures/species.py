@@ -1,4 +1,4 @@
-"""Birds, dogs, flowers and iNaturalist in small."""
+"""Birds, dogs, flowers, iNaturalist and dishes in small."""
 
 from __future__ import annotations
 
@@ -67,3 +67,17 @@ def flowers(root: Path) -> None:
     touch(folder / "jpg", (f"image_{n:05d}.jpg" for n in range(1, 7)))
     savemat(folder / "imagelabels.mat", {"labels": np.array([[77, 77, 1, 1, 5, 5]], np.uint8)})
     savemat(folder / "setid.mat", {"trnid": [[3, 1]], "valid": [[2, 5]], "tstid": [[4, 6]]})
+
+
+def food2k(root: Path) -> None:
+    folder = root / "Food2k_complete"
+    touch(folder, (f"{one}/{n}.jpg" for one in (0, 1, 2, 1999) for n in range(3)))
+    write(folder / "food2k_label2name_en.txt", "0--Sauerkraut", "1--Braised pork")
+
+
+def food101(root: Path) -> None:
+    folder = root / "food-101"
+    lists = {"train": ["apple_pie/1005649", "waffles/9"], "test": ["apple_pie/1011328"]}
+    for split, names in lists.items():
+        write(folder / f"meta/{split}.txt", *names)
+        touch(folder / "images", (f"{name}.jpg" for name in names))

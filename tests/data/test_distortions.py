@@ -362,16 +362,6 @@ def test_colours_change_as_torchvisions_do(factors: tuple[float, float, float]) 
     assert np.abs(recoloured(image, *factors) - expected).max() < 0.7
 
 
-def test_grey_levels_are_added_last() -> None:
-    image = np.random.default_rng(0).integers(70, 160, (9, 13, 3), dtype=np.uint8)
-    factors = (1.1, 0.9, 1.3)
-    added = recoloured(image, *factors, 20.0).astype(int)
-    assert set((added - recoloured(image, *factors)).ravel()) == {20}
-    assert (
-        recoloured(image, 1.0, 1.0, 1.0, -100.0) == np.maximum(image.astype(int) - 100, 0)
-    ).all()
-
-
 def test_every_change_of_pixels_happens_as_often_as_asked() -> None:
     image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     views = [Augment(AugmentConfig(flip=0.25))(image, seed) for seed in range(400)]

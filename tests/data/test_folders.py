@@ -1,9 +1,11 @@
-"""Names in a data set: files of other programs, splits, classes that differ in form, extensions."""
+"""Image folders: what becomes a row, files of other programs, splits, classes that differ in form."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,45 @@ def made(root: Path, *names: str) -> Path:
 
 def labels(root: Path) -> set[str]:
     return set(read_folder(root, "d", "train")[0]["label"])
+
+
+@pytest.mark.parametrize(("split", "role"), [("train", "train"), ("val", "both"), ("test", "both")])
+def test_rows_are_sorted_and_labelled_by_folder(split: str, role: str, tmp_path: Path) -> None:
+    made(tmp_path / "set", "b/2.png", "b/10.PNG", "b/c/d/1.jpg", "x.jpg/x y.jpeg")
+    (tmp_path / "link").symlink_to(tmp_path / "set")
+    table, skipped = read_folder(tmp_path / "link", "toys", split)
+    assert table.to_numpy().tolist() == [
+        ["b/10.PNG", "toys/b", "toys", split, role],
+        ["b/2.png", "toys/b", "toys", split, role],
+        ["b/c/d/1.jpg", "toys/b/c/d", "toys", split, role],
+        ["x.jpg/x y.jpeg", "toys/x.jpg", "toys", split, role],
+    ]
+    assert not skipped
+
+
+def test_files_that_are_no_images_of_a_class_are_counted(tmp_path: Path) -> None:
+    root = made(
+        tmp_path, "a/1.jpg", "a/Thumbs.db", "a/notes.txt", "a/README", "top.jpg", "a|b/1.jpg",
+        "a/line\nbreak.jpg", "a/red\x1b[31m.jpg", "a/c1\x9b.jpg", "a/line\u2028.jpg", "a/suffix.\x07",
+    )  # fmt: skip
+    (root / os.fsdecode(b"a/latin\xe9.jpg")).touch()
+    table, skipped = read_folder(root, "d", "train")
+    assert table["image_path"].tolist() == ["a/1.jpg"]
+    assert skipped == {
+        "hidden or system file (Thumbs.db)": 1,
+        "no image by its extension (.txt)": 1,
+        "no image by its extension (none)": 1,
+        "not in a class folder": 1,
+        "class name with |, which joins several labels": 1,
+        "name with a control character or not in UTF-8": 6,
+    }
+
+
+def test_nothing_to_read_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        read_folder(tmp_path / "nowhere", "d", "train")
+    with pytest.raises(UserError, match="found: 2 not in a class folder"):
+        read_folder(made(tmp_path, "1.jpg", "2.jpg"), "d", "train")
 
 
 LEFT_BY_PROGRAMS = {
@@ -93,19 +134,25 @@ def test_splits_are_refused_as_classes(case: str, tmp_path: Path) -> None:
     assert all(word in str(refused.value) for word in named) and "\n" not in str(refused.value)
 
 
+def curated(tmp_path: Path, domain: str, paths: Sequence[Path], **more: object) -> list[str]:
+    """Return the labels of a mix of folders."""
+    sources = [{"kind": "folder", "path": str(path), "domain": domain} for path in paths]
+    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
+    (tmp_path / "mix.yaml").write_text(json.dumps(config | more))
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
+    return [row["label"] for row in csv.DictReader((tmp_path / "mix.csv").open())]
+
+
 def test_the_remedy_for_splits_gives_one_class(tmp_path: Path) -> None:
     for number, part in enumerate(("train", "valid", "test")):
         for other, name in enumerate(("cat", "dog")):
             path = tmp_path / "pets" / part / name / "1.jpg"
             path.parent.mkdir(parents=True)
             path.write_bytes(picture_bytes(10 * number + other))
-    sources = [{"kind": "folder", "path": f"{tmp_path}/pets/{part}", "domain": "pets"}
-               for part in ("train", "valid", "test")]  # fmt: skip
-    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
-    (tmp_path / "mix.yaml").write_text(json.dumps(config))
-    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
-    rows = list(csv.DictReader((tmp_path / "mix.csv").open()))
-    assert sorted(row["label"] for row in rows) == ["pets/cat"] * 3 + ["pets/dog"] * 3
+    labels = curated(
+        tmp_path, "pets", [tmp_path / "pets" / part for part in ("train", "valid", "test")]
+    )
+    assert sorted(labels) == ["pets/cat"] * 3 + ["pets/dog"] * 3
 
 
 @pytest.mark.parametrize(
@@ -149,16 +196,11 @@ def test_classes_that_differ_in_form_across_sources_may_be_joined(tmp_path: Path
     for number, name in enumerate(("a/Cat", "b/cat")):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "1.jpg").write_bytes(picture_bytes(number))
-    sources = [{"kind": "folder", "path": f"{tmp_path}/{one}", "domain": "d"} for one in "ab"]
-    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
-    (tmp_path / "mix.yaml").write_text(json.dumps(config))
+    folders = [tmp_path / one for one in "ab"]
     with pytest.raises(UserError, match="'d/Cat' and 'd/cat' differ only in case"):
-        curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
-    config["clean"] = {"merge": {"d/Cat": "d/cat"}, "near": None}
-    (tmp_path / "mix.yaml").write_text(json.dumps(config))
-    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
-    rows = csv.DictReader((tmp_path / "mix.csv").open())
-    assert [row["label"] for row in rows] == ["d/cat"] * 2
+        curated(tmp_path, "d", folders)
+    clean = {"merge": {"d/Cat": "d/cat"}, "near": None}
+    assert curated(tmp_path, "d", folders, clean=clean) == ["d/cat"] * 2
 
 
 @pytest.mark.parametrize(
