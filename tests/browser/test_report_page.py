@@ -122,7 +122,7 @@ def test_pointing_at_the_map_shows_who_is_there(page, address):
     assert ("✓" in card.locator(".verdict").inner_text()) == message["right"]
     row = int(message["path"].partition(".")[0])
     if row not in (MISSING, BROKEN):
-        pixel = card.locator("img.asked").evaluate(PIXEL)
+        pixel = card.locator("img.query").evaluate(PIXEL)
         assert pixel[:3] == pytest.approx([5 * row, 90, 200], abs=12)  # JPEG
 
 
@@ -170,7 +170,7 @@ def test_a_picture_that_is_not_there_is_told(page, address, table):
     for place in range(len(points(page))):
         page.mouse.move(*centre(page, place))
         path = page.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
-        message[path] = page.locator(".asked").get_attribute("aria-label")
+        message[path] = page.locator(".atlas .query").get_attribute("aria-label")
         if wanted <= message.keys():
             break
     assert wanted <= message.keys()
