@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pandas as pd
 
-sys.path.append(str(Path(__file__).with_name("data") / "datasets"))
 from miniatures import MINIATURES
 
 DRAWN = "toy_smoke"  # of guard.yaml's `images`; the mix of that name has its rows

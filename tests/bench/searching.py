@@ -208,10 +208,12 @@ def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folde
         vectors = qd.EdgeVectorParams(
             vectors_ND.shape[1], qd.Distance.Dot, datatype=stored, quantization_config=config
         )
-        # An HNSW of any size, not from some megabytes on
-        always = {"optimizers": qd.EdgeOptimizersConfig(indexing_threshold=1)}
-        always["hnsw_config"] = qd.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=1)
-        settings = qd.EdgeConfig(vectors, **always)
+        settings = qd.EdgeConfig(
+            vectors,
+            # An HNSW of any size, not from some megabytes on
+            optimizers=qd.EdgeOptimizersConfig(indexing_threshold=1),
+            hnsw_config=qd.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=1),
+        )
         shard = qd.EdgeShard.create(str(folder / f"qdrant {kind}"), settings)
         for at in range(0, len(vectors_ND), UPSERTED):
             some = enumerate(vectors_ND[at : at + UPSERTED].tolist(), at)

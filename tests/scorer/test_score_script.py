@@ -224,6 +224,9 @@ def test_embeddings_of_another_submission_are_dropped(tmp_path):
     (found,) = embedding.Progress(progress.path, "one").rows.values()
     assert found.tolist() == [1, 2, 0.1, 0.2, 1]
     assert not embedding.Progress(progress.path, "other").rows
+    progress.path.write_bytes(progress.path.read_bytes()[:50])
+    with pytest.raises(UserError, match="e.npz: damaged .*; delete it"):
+        embedding.Progress(progress.path, "one")
 
 
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path, capsys):
