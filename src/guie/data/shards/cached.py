@@ -132,7 +132,7 @@ def cached_folder(index: str) -> Path:
 def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
     """Write the checked table of an index, with what is unusual about it, for `read_mapped`.
 
-    Columns that only `Places` needs become size_bytes and mtime_ns, a state as `file_states` returns it.
+    Columns that only `Places` needs become size_bytes and mtime_ns, as those of a file.
     """
     content = table["content"].to_numpy(np.uint64) >> np.uint64(1)
     table = table.assign(size_bytes=table["size"], mtime_ns=content.astype(np.int64))

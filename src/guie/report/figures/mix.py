@@ -314,7 +314,7 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw precision over coverage: the share of kept images that is right, over the share kept.
 
     Args:
-        rows: from `guie.curation.pseudo_labels.thinned`: coverage, precision and at_least, the
+        rows: of `guie.curation.pseudo_labels.precision_curve`: coverage, precision and at_least, the
             lower 95 % bound of precision; all from 0 to 1.
     """
     figure = style.new_figure(2.6, width=6.0)

@@ -101,7 +101,7 @@ def write_report(
         left: the result of `left_after` for all sources.
         before: `class_sizes` of the sources.
         findings: from `guie.curation.cleaning.clean`.
-        merges: from `guie.curation.classes.suggest_merges`.
+        merges: from `guie.curation.centroids.suggest_merges`.
         gains: the step table of `guie.curation.selection`.
         metric: the metric that the selection maximized.
 
