@@ -94,7 +94,7 @@ chromium:
 		|| { echo "Chromium is needed, nothing was tested; on Debian: apt-get install chromium"; exit 1; }
 
 lint: setup  ## ruff: rules and format; mypy: types
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from miniatures import MINIATURES, SMALL_SPLITS
 
 from guie.data.datasets import DATASETS, Reading, read_dataset
 from guie.data.datasets.finding import find
+from miniatures import MINIATURES, SMALL_SPLITS
 
 
 @pytest.fixture

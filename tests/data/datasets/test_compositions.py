@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from miniatures import MINIATURES, SMALL_SPLITS
 
 from guie.config import MixConfig, load_config
 from guie.config.data import DatasetSource
@@ -14,6 +13,7 @@ from guie.curation import thinning
 from guie.curation.thinning import read_source
 from guie.data.datasets.finding import located
 from guie.data.manifest import DomainDeclaration, Sidecar, check
+from miniatures import MINIATURES, SMALL_SPLITS
 
 MIXES = sorted((Path(__file__).parents[3] / "configs" / "mixes").glob("*.yaml"))
 

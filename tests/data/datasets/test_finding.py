@@ -8,8 +8,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from miniatures import MINIATURES
-from miniatures.files import touch
 from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
@@ -19,6 +17,8 @@ from guie.data.datasets import DATASETS, download, finding
 from guie.data.datasets.download import DOWNLOADS, Download, fetch, main
 from guie.data.datasets.finding import find, listing, located, with_path
 from guie.data.manifest import check
+from miniatures import MINIATURES
+from miniatures.files import touch
 
 
 def found_in(root: Path) -> list[Path | None]:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from miniatures import MINIATURES, SMALL_SPLITS, several, vehicles
-from miniatures.files import removed, replaced, write
 
 from guie.data.datasets import DATASETS, Reading, read_dataset
 from guie.data.datasets.finding import find
 from guie.data.manifest import check, load_manifest, save_manifest
+from miniatures import MINIATURES, SMALL_SPLITS, several, vehicles
+from miniatures.files import removed, replaced, write
 
 GOLDEN = Path(__file__).with_name("golden.txt")
 GLD = "gldv2/metadata"

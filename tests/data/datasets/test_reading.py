@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from miniatures import MINIATURES, SMALL_SPLITS, several, vehicles
-from miniatures.files import cells, replaced, struct, touch, write, write_json
 from scipy.io import savemat
 
 from guie.base.errors import UserError
@@ -16,6 +14,8 @@ from guie.config.data import DatasetName
 from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.finding import find
 from guie.data.manifest import Sidecar, check
+from miniatures import MINIATURES, SMALL_SPLITS, several, vehicles
+from miniatures.files import cells, replaced, struct, touch, write, write_json
 
 NAMES = sorted(DATASETS)
 # Sets without a list: what is not on disk is not known to be missing
