@@ -7,8 +7,8 @@ export OMP_WAIT_POLICY := PASSIVE
 # Tests start Python hundreds of times: without cached bytecode each start compiles a hundred modules.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour best test test-lowest test-slow judges formats browser chromium lint format kill gpu guard \
-	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
+.PHONY: help setup demo tour best test test-lowest test-runs test-slow nightly newest judges formats browser chromium \
+	lint format kill gpu guard mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,10 +28,12 @@ LISTS := $(addprefix requirements/, base.txt search.txt dev.txt)
 
 # These see what is in .venv, .pth files included: a third copy of torch would be 6 GB
 PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
-.venv-judges/ready .venv-export/ready .venv-browser/ready: .venv-%/ready: .venv/ready requirements/%.txt requirements/%.lock
+.venv-judges/made .venv-export/made .venv-browser/made .venv-newest/made: .venv-%/made: .venv/ready
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" \
 		> $$($(@D)/bin/python -c '$(PACKAGES)')/of_venv.pth
+	@touch $@
+.venv-judges/ready .venv-export/ready .venv-browser/ready: .venv-%/ready: .venv-%/made requirements/%.txt requirements/%.lock
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-r requirements/$*.txt -c requirements.lock -c requirements/$*.lock
 	@touch $@
@@ -74,8 +76,22 @@ PLAIN := $(addprefix --ignore=tests/, data/test_archives.py data/datasets data/m
 test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowest versions that requirements.txt allows
 	.venv-lowest/bin/python -m pytest -n 2 $(VERSIONED) $(PLAIN)
 
-test-slow: setup  ## tests of whole runs, of several processes and of minutes, which make test leaves out
+# One whole run of each kind: from shards, killed and resumed, by several processes, distilled, composed, scored
+RUNS := $(addprefix tests/, test_shards_road.py test_startup.py curation/test_planted.py ensembles/test_side_by_side.py \
+	scorer/test_score_script.py search/test_index.py training/test_distilled.py training/test_kills.py \
+	training/test_processes.py)
+
+test-runs: setup  ## whole runs, one of each kind, which CI runs after make test
+	$(BIN)/python -m pytest -n 2 -m slow $(RUNS)
+
+test-slow: setup  ## all tests of whole runs, of several processes and of minutes, which make test leaves out
 	$(BIN)/python -m pytest -n 2 -m slow
+
+nightly: test-slow browser newest mutations  ## what CI leaves out
+
+newest: .venv-newest/made  ## the newest timm and open_clip: whether models still open and export
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade timm open_clip_torch
+	.venv-newest/bin/python -m pytest -n 2 tests/models tests/export
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; S3; Ray
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py \
