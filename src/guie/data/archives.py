@@ -25,10 +25,10 @@ from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
 from guie.data.names import alike
 
-# Limits of an archive. Public image data sets stay well below them. Images hardly compress and annotations
-# compress about 10 times, but a decompression bomb 1,000 times.
-MAX_MEMBERS, MAX_MEMBER_BYTES, MAX_TOTAL_BYTES = 20_000_000, 16 * 2**30, 4 * 2**40
-MAX_RATIO = 100.0  # unpacked bytes / archive bytes
+MAX_MEMBER_BYTES = 16 * 2**30
+# Unpacked bytes / archive bytes. Images hardly compress and annotations compress about 10 times, but a
+# decompression bomb 1,000 times.
+MAX_RATIO = 100.0
 MAX_LINK_BYTES = 4096
 BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 COPY_BYTES = DRAIN_BYTES = 2**20
@@ -214,49 +214,35 @@ def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None)
     if why := why_unreadable(archive, "archive"):
         raise UserError(f"{why}, and no folder {folder} unpacked from it")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(archive):
+    with archive.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process frees it
+        except BlockingIOError:
+            raise UserError(f"{archive}: another process is unpacking it; wait for it") from None
+        except OSError:
+            pass  # this file system has no locks
         if not folder.exists():  # otherwise another process has unpacked it meanwhile
             _publish(archive, folder, encoding)
     return folder
 
 
 def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
-    temporary = folder.with_name(f".{folder.name}.unpacking")
-    content = temporary / "content"
-    if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
-        raise UserError(f"{temporary}: this program did not make it, and needs its name; rename it")
+    temporary = folder.with_name(f".{folder.name}.guie-unpacking")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed unpacking has left
     identity = _identity(archive, encoding)
     try:
-        write_json(temporary / RECORD, identity)  # first: it marks the folder as ours
-        _fill(content, archive, encoding)
+        _fill(temporary, archive, encoding)
         if _identity(archive, encoding) != identity:
             raise UserError(f"{archive}: changed while it was unpacked; try again")
-        write_json(content / RECORD, identity)
+        write_json(temporary / RECORD, identity)
         os.sync()  # a power cut must not leave a whole folder of empty files
-        content.rename(folder)
+        temporary.rename(folder)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         raise UserError(f"{archive}: {DISK_FULL[error.errno]}; nothing was unpacked") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _alone(archive: Path) -> Iterator[None]:
-    """Lock the archive for one process; a killed process frees the lock.
-
-    Raises UserError if another process holds it.
-    """
-    with archive.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{archive}: another process is unpacking it; wait for it") from None
-        except OSError:
-            pass  # this file system has no locks
-        yield
 
 
 def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
@@ -273,14 +259,10 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
             if (needed := max(archive_bytes, total_bytes + len(paths) * BLOCK_BYTES)) > free_bytes:
                 raise UserError(
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
-                    f" {folder.parents[1]} has {free_bytes:,} free; free some space"
+                    f" {folder.parent} has {free_bytes:,} free; free some space"
                 )
-            fault = fault_of_member(member, MAX_MEMBER_BYTES)
-            if len(paths) > MAX_MEMBERS:
-                fault = f"more than {MAX_MEMBERS:,} members"
-            elif total_bytes > MAX_TOTAL_BYTES:
-                fault = f"{total_bytes:,} bytes unpacked, more than {MAX_TOTAL_BYTES:,}"
-            elif total_bytes > MAX_RATIO * archive_bytes:
+            fault = fault_of_member(member)
+            if total_bytes > MAX_RATIO * archive_bytes:
                 fault = f"{archive_bytes:,} bytes unpack to {total_bytes:,}, a ratio above {MAX_RATIO:g}"
             if fault := fault or _write(member, read, folder):
                 raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
