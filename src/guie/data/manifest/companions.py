@@ -46,11 +46,7 @@ def companion_path(manifest: Path, kind: str) -> Path:
 
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
     """Return its columns as text, indexed by the line in the file. Raises UserError."""
-    needed = ", ".join(COLUMNS[kind])
-    rows = read_csv_rows(path)
-    for column in COLUMNS[kind]:
-        if column not in rows.table:
-            raise UserError(f"{path}: no column {column!r}; the columns must be {needed}")
+    rows = read_csv_rows(path, COLUMNS[kind])
     return rows.table[list(COLUMNS[kind])].set_axis(rows.places)
 
 
