@@ -23,6 +23,7 @@ def test_it_holds_the_strings(values) -> None:
     column = copy.deepcopy(StringColumn(values))  # as a spawned process gets it
     assert list(column) == WORDS and len(column) == 4
     assert column[2] == column[np.int64(2)] == column[-2] == "ä/ö.png"
+    assert column.take(np.array([3, 0, 0])) == ["c", "a/b.jpg", "a/b.jpg"]
 
 
 def private_mb() -> float:

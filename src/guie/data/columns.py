@@ -31,6 +31,10 @@ class StringColumn:
     def __getitem__(self, row: int | np.integer) -> str:
         return self.arrow[int(row)].as_py()
 
+    def take(self, rows: np.ndarray) -> list[str]:
+        """Return the strings of an array of rows."""
+        return self.arrow.take(pa.array(rows)).to_pylist()
+
     def encoded(self) -> tuple[np.ndarray, list[str]]:
         """Return the position of each string among the distinct ones, and these in order of first rows."""
         found = self.arrow.dictionary_encode()
