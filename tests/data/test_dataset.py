@@ -17,7 +17,7 @@ from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
-from guie.data.images import Region, open_as_seen, open_part
+from guie.data.images import open_as_seen, open_part
 from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.preprocess import Preprocess
@@ -106,42 +106,6 @@ def test_photographs_decoded_small_look_as_they_are_scored(name: str, grey_level
         scored = EvalDataset([photos / name], network)[0][0]
         seen = network.normalised(train[(0, 0, 0)]["image"][None])[0]
         assert 127.5 * (seen - scored).abs().mean() < (grey_levels if width < 640 else 0.35)
-
-
-@pytest.mark.parametrize("full_size", [False, True])
-def test_the_box_of_an_absolute_ratio_is_drawn_from_the_whole_image(
-    tmp_path: Path, full_size: bool
-) -> None:
-    """Red grows to the right and green downwards, so a view shows its box, however it was decoded."""
-    height, width = 480, 960
-    image = np.full((height, width, 3), 128, np.uint8)
-    image[..., 0] = np.linspace(20, 235, width)
-    image[..., 1] = np.linspace(20, 235, height)[:, None]
-    Image.fromarray(image).save(tmp_path / "a.jpg", quality=95, subsampling=0)
-    table = pd.DataFrame({"image_path": ["a.jpg"], "label": ["d/c"]})
-    ratio = {"crop_ratio": [3 / 4, 4 / 3], "crop_ratio_of": "absolute", "fit": "squash"}
-    rgb_shift = {"full_size": True, "rgb_shift": 1e-6} if full_size else {}
-    augment, boxes = Augment(AugmentConfig(crop_scale=[0.2, 1.0], **ratio, **rgb_shift)), []
-
-    class Noted(Augment):
-        def part(self, seed: int, height: int, width: int) -> Region:
-            boxes.append(super().part(seed, height, width))
-            assert boxes[-1] == augment.part(seed, 480, 960)
-            return boxes[-1]
-
-    noted = Noted(augment.config)
-    train = TrainDataset(table, ["d/c"], tmp_path, noted, preprocess("squash"), (0, 0))
-    for step in range(12):
-        view_CHW = train[step, 0, 0]["image"].numpy()
-        box = boxes[-1]
-        across = np.array([box.left, box.right]) * 215 + 20
-        down = np.array([box.top, box.bottom]) * 215 + 20
-        # The outermost of 32 pixels has its centre a sixty-fourth of the box inside
-        inset = np.array([1, -1]) / 64
-        ends = view_CHW[0, 16, [0, -1]], view_CHW[1, [0, -1], 16]
-        assert np.abs(ends[0] - across - inset * np.ptp(across)).max() < 4
-        assert np.abs(ends[1] - down - inset * np.ptp(down)).max() < 4
-    assert len(boxes) == 12
 
 
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])

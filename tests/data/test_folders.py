@@ -139,18 +139,6 @@ def curated(tmp_path: Path, domain: str, paths: Sequence[Path], **more: object) 
     return [row["label"] for row in csv.DictReader((tmp_path / "mix.csv").open())]
 
 
-def test_the_remedy_for_splits_gives_one_class(tmp_path: Path) -> None:
-    for number, part in enumerate(("train", "valid", "test")):
-        for other, name in enumerate(("cat", "dog")):
-            path = tmp_path / "pets" / part / name / "1.jpg"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(picture_bytes(10 * number + other))
-    labels = curated(
-        tmp_path, "pets", [tmp_path / "pets" / part for part in ("train", "valid", "test")]
-    )
-    assert sorted(labels) == ["pets/cat"] * 3 + ["pets/dog"] * 3
-
-
 @pytest.mark.parametrize(
     "classes",
     [

@@ -131,28 +131,6 @@ def test_scripted_is_eager_to_the_bit_at_every_size(fit: str) -> None:
         assert torch.equal(eager(images), scripted(images)), (height, width)
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_memory_layout_type_and_batch_do_not_matter(fit: str, size: tuple[int, int]) -> None:
-    """The host's image has its channels last in memory, the loader's batch may have them first."""
-    preprocess, images = grey(fit), noise(*size)
-    expected = preprocess(images)
-    last = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    for other in (last, images.float(), images.to(memory_format=torch.channels_last)):
-        torch.testing.assert_close(preprocess(other), expected, atol=1e-6, rtol=0)
-    both = preprocess(torch.cat([images.flip(1), images]))
-    torch.testing.assert_close(both[1:], expected, atol=1e-6, rtol=0)
-
-
-def test_bicubic_overshoot_is_cut() -> None:
-    stripes = torch.zeros(1, 3, 40, 40, dtype=torch.uint8)
-    stripes[..., ::8], stripes[..., 1::8] = 255, 255
-    raw = torch.ops.aten._upsample_bicubic2d_aa(stripes.float(), [SIZE_PX, SIZE_PX], False)
-    assert raw.min() < -1
-    cut = grey("squash")(stripes)
-    assert cut.min() == 0 and cut.max() <= 1
-
-
 def test_crop_of_a_strip_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, resize = [], Preprocess._resize
     monkeypatch.setattr(

@@ -91,23 +91,6 @@ def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_a_packing_that_another_process_finished_meanwhile_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, folder = data_set(tmp_path / "files"), tmp_path / "shards"
-    find, before = packing.find_unreadable, {}
-
-    def slowly(*given):
-        monkeypatch.setattr(packing, "find_unreadable", find)
-        pack(files, folder, SHARD_BYTES, 1)
-        before.update({file: file.stat().st_ino for file in folder.iterdir()})
-        return find(*given)
-
-    monkeypatch.setattr(packing, "find_unreadable", slowly)
-    assert pack(files, folder, SHARD_BYTES, 1).exists()
-    assert {file: file.stat().st_ino for file in folder.iterdir()} == before
-
-
 def test_shards_of_another_manifest_or_no_longer_whole_stay(tmp_path: Path) -> None:
     files, shards = packed(tmp_path)
     folder = shards.path.parent

@@ -11,18 +11,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from accelerate import Accelerator
 
 import curate
 from guie.base.errors import UserError
-from guie.config.stages import AugmentConfig
 from guie.curation.packing import pack
-from guie.data.augmentation import Augment
-from guie.data.dataset import TrainDataset, classes_of, distinct_rows, rows_hash
+from guie.data.dataset import classes_of, distinct_rows, rows_hash
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import Manifest, load_manifest, rows_where, save_manifest, table
 from guie.data.manifest.reading import sidecar_path
-from guie.data.preprocess import Preprocess
 from guie.data.shards import cached
 from guie.data.shards.cached import cached_folder, open_places
 from guie.data.shards.index import read_facts, write_index
@@ -37,21 +33,6 @@ IMAGE = "val/02.v1.jpg"
 
 def states_of(manifest: Manifest) -> States:
     return states(manifest.root, manifest.table["image_path"])
-
-
-def test_samples_are_the_same_from_files_and_shards(tmp_path: Path) -> None:
-    augment, preprocess = (
-        Augment(AugmentConfig(flip=0.5, color=0.3)),
-        Preprocess(32, [0.5] * 3, [0.2] * 3),
-    )
-    several = [
-        TrainDataset(rows, sorted(set(rows["label"])), m.root, augment, preprocess, (0, 0))
-        for m in packed(tmp_path)
-        for rows in [m.split("train")]
-    ]
-    for row in range(len(several[0])):
-        one, other = (data[3, 1, row] for data in several)
-        assert (one["image"] == other["image"]).all() and one["label"] == other["label"]
 
 
 def test_a_mix_of_files_and_several_shards(tmp_path: Path) -> None:
@@ -273,21 +254,3 @@ def test_an_image_of_several_stages_counts_once() -> None:
     assert found.labels == sorted(set(once["label"]))
     assert found.sizes == groups.size().tolist()
     assert found.domains == groups["domain"].first().tolist()
-
-
-def start_states(manifest: Manifest) -> pd.DataFrame:
-    found = readable.readable(
-        Accelerator(cpu=True), manifest, ("train",), drop_bad=False, dropped=Path("none.csv")
-    )
-    return found.split("train").set_index("image_path")[["size_bytes", "mtime_ns"]]
-
-
-def test_a_start_reads_the_states_of_files_and_finds_those_of_shards(tmp_path: Path) -> None:
-    files, shards = packed(tmp_path)
-    loose, packed_states = start_states(files), start_states(shards)
-    assert loose["size_bytes"].equals(packed_states["size_bytes"][loose.index])
-    for path, state in loose.iterrows():
-        assert state["mtime_ns"] == files.file(path).stat().st_mtime_ns
-    of_path = pd.read_parquet(shards.path).drop_duplicates("image_path").set_index("image_path")
-    content = of_path["content"][packed_states.index].to_numpy()
-    assert (packed_states["mtime_ns"] == content >> np.uint64(1)).all()
