@@ -252,17 +252,16 @@ GBK, UTF8 = "茶/1".encode("gbk"), "茶/1".encode()
 FIELD = struct.pack("<HHBL", 0x7075, 5 + len(UTF8), 1, zlib.crc32(GBK)) + UTF8
 
 
-def test_names_that_are_certain_need_no_encoding(tmp_path: Path, capsys) -> None:
+def test_names_that_are_certain_need_no_encoding(tmp_path: Path) -> None:
     """As ditto on macOS writes; letters of three bytes; with a field of Info-ZIP."""
     members = {
-        "thé/1": [raw("thé/1".encode(), UNIX), "Thé/1"],
+        "thé/1": [raw("thé/1".encode(), UNIX)],
         "茶/1": [raw(UTF8)],
         "茶/1 ": [raw(GBK, extra=FIELD)],
     }
     for number, (name, infos) in enumerate(members.items()):
         archive = make_zip(tmp_path / f"{number}.zip", *((info, b"1") for info in infos))
         assert name.strip() in contents(unpacked(archive))
-    assert "1 names differ from another only in case" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- disk, other processes

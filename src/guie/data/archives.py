@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -23,7 +22,6 @@ from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
-from guie.data.names import alike
 
 MAX_MEMBER_BYTES = 16 * 2**30
 # Unpacked bytes / archive bytes. Images hardly compress and annotations compress about 10 times, but a
@@ -232,8 +230,6 @@ def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
     identity = _identity(archive, encoding)
     try:
         _fill(temporary, archive, encoding)
-        if _identity(archive, encoding) != identity:
-            raise UserError(f"{archive}: changed while it was unpacked; try again")
         write_json(temporary / RECORD, identity)
         os.sync()  # a power cut must not leave a whole folder of empty files
         temporary.rename(folder)
@@ -250,13 +246,12 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
     folder.mkdir()
     folder = folder.resolve()
     archive_bytes, free_bytes = archive.stat().st_size, shutil.disk_usage(folder).free
-    total_bytes, paths = 0, list[str]()
+    total_bytes = 0
     bar = tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True, disable=None)
     with bar, damage_as_user_error(archive):
-        for member, read in members_of(archive, encoding):
+        for count, (member, read) in enumerate(members_of(archive, encoding), start=1):
             total_bytes += member.size
-            paths.append(str(PurePosixPath(member.name)))
-            if (needed := max(archive_bytes, total_bytes + len(paths) * BLOCK_BYTES)) > free_bytes:
+            if (needed := max(archive_bytes, total_bytes + count * BLOCK_BYTES)) > free_bytes:
                 raise UserError(
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
                     f" {folder.parent} has {free_bytes:,} free; free some space"
@@ -267,12 +262,6 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
             if fault := fault or _write(member, read, folder):
                 raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
             bar.update(member.size)
-    if pairs := list(alike(paths)):
-        print(
-            f"{archive}: {len(pairs)} names differ from another only in case, space or Unicode form, such as"
-            f" {pairs[0][0]!r} and {pairs[0][1]!r}: one file on a disk that ignores it",
-            file=sys.stderr,
-        )
 
 
 def _write(

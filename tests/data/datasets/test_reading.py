@@ -101,12 +101,6 @@ def short_names(root: Path) -> None:
         path.rename(path.with_name(path.name[1:]))  # 5 digits, as in the devkit
 
 
-def two_releases(root: Path) -> None:
-    vehicles.cars_kaggle(root)
-    for path in (root / "stanford-cars-dataset").iterdir():
-        path.rename(root / "cars196" / path.name)
-
-
 def pickled(root: Path) -> None:
     (root / "roxford5k/gnd_roxford5k.mat").rename(root / "roxford5k/gnd_roxford5k.pkl")
 
@@ -154,7 +148,6 @@ FAULTS = [
         "'annotations' has no field relative_im_path",
     ),
     ("cars196", short_names, "8 images are listed, 0 found; first missing .*000001.jpg"),
-    ("cars196", two_releases, "has the releases original and kaggle; select one"),
     ("roxford5k", pickled, "a pickle can run code and is not read; download gnd_roxford5k.mat"),
 ]
 
@@ -165,12 +158,18 @@ def test_a_fault_in_a_list_is_named(name, change, fault, tmp_path):
     change(tmp_path)
     with pytest.raises(UserError, match=fault):
         read_small(tmp_path, name)
-    if change is two_releases:
-        for release, start in (("original", "car_ims/"), ("kaggle", "car_data/")):
-            table = read_small(tmp_path, name, release=release).table
-            assert table["image_path"].str.startswith(start).all()
-        with pytest.raises(UserError, match="no devkit/cars_train_annos.mat; is this Cars-196"):
-            read_small(tmp_path, name, release="devkit")
+
+
+def test_the_release_in_the_options_is_read(tmp_path):
+    vehicles.cars_original(tmp_path)
+    vehicles.cars_kaggle(tmp_path)
+    for path in (tmp_path / "stanford-cars-dataset").iterdir():
+        path.rename(tmp_path / "cars196" / path.name)
+    for release, start in (("auto", "car_ims/"), ("kaggle", "car_data/")):
+        table = read_small(tmp_path, "cars196", release=release).table
+        assert table["image_path"].str.startswith(start).all()
+    with pytest.raises(UserError, match="no devkit/cars_train_annos.mat; is this Cars-196"):
+        read_small(tmp_path, "cars196", release="devkit")
 
 
 def test_imagenet_val_without_labels_is_refused(tmp_path):

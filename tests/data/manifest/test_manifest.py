@@ -20,7 +20,6 @@ from guie.data.manifest import (
     load_manifest,
     queries_without_positive,
     save_manifest,
-    table,
 )
 from guie.data.manifest.checks import CONTROL
 from guie.data.manifest.reading import sidecar_path
@@ -147,19 +146,6 @@ def test_words_like_null_are_text_and_a_null_of_parquet_is_empty(written, tmp_pa
     table = pd.DataFrame(rows, columns=HEADER.split(","), index=[7, 7])
     table.astype({"split": "category"}).to_parquet(path)
     assert refusal(path) == f"{path}: row 0: label '' is empty or has an empty part"
-
-
-def test_a_manifest_that_is_written_meanwhile_is_refused(written, monkeypatch):
-    """Cut at a line's end it would be a good, shorter one."""
-    path = written(*GOOD[:4])
-    checked = table.check
-
-    def slowly(*arguments):
-        written(*GOOD)
-        return checked(*arguments)
-
-    monkeypatch.setattr(table, "check", slowly)
-    assert "changed while it was read" in refusal(path)
 
 
 # ---------------------------------------------------------------- rows

@@ -68,8 +68,7 @@ def make_pools(
             "stages: sampler: images_per_class draws all classes of a domain equally often, but the"
             " manifest has a weight column; set weights: false to ignore it"
         )
-    if label_of_row is None:
-        raise ValueError("images_per_class needs label_of_row")
+    assert label_of_row is not None  # `Sampler` documents it
     classes, _ = pd.factorize(label_of_row, sort=True)
     pools = [Pool(domain, rows, classes[rows], None) for domain, rows in rows_of.items()]
     if config.rare_classes == "repeat":
