@@ -174,7 +174,7 @@ SAVED = {
     "zero_byte": (b"", "is empty"),
     "utf16": (CLEAN.encode("utf-16"), "is not text in UTF-8; save it as"),
     "utf16_without_bom": (CLEAN.encode("utf-16-le"), "is not text in UTF-8; save it as"),
-    "latin1": (CLEAN.encode("latin-1"), "2: not UTF-8 (byte 0xe9, Latin-1 perhaps), nor are 1"),
+    "latin1": (CLEAN.encode("latin-1"), "2: not UTF-8 (byte 0xe9, Latin-1 perhaps); save it"),
     "workbook": (b"PK\x03\x04\x14\0\x06\0", "is not text in UTF-8; save it as"),
     "parquet": (b"PAR1\x15\x04", "missing columns"),
     "two_labels": (CLEAN.replace("role", "label", 1).encode(), "missing columns role"),

@@ -233,18 +233,13 @@ def _read_by_line(data: bytes, columns: list[str]) -> TextRows:
 
 
 def _not_utf8(data: bytes) -> list[Fault]:
-    """Report the first line that is not UTF-8, and how many more there are; often it is Latin-1."""
-    lines = []
-    for line, text in enumerate(data.split(b"\n"), start=1):
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            lines.append((line, text[error.start]))
-    if not lines:
-        return []
-    line, byte = lines[0]
-    more = f", nor are {len(lines) - 1} other lines" if len(lines) > 1 else ""
-    return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps){more}; {SAVE_AS}")]
+    """Report the first byte that is not UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps); {SAVE_AS}")]
+    return []
 
 
 def _reader(data: bytes) -> Any:  # the csv module names no type
