@@ -84,7 +84,7 @@ def merged(pools: Sequence[Pool]) -> Pool:
     order = np.argsort(rows)
 
     def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        given = [part for part in parts if part is not None]  # all or none: pools are of one kind
+        given = [part for part in parts if part is not None]  # all or none
         return np.concatenate(given)[order] if given else None
 
     classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
