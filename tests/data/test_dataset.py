@@ -67,10 +67,8 @@ def test_distorted_before_the_resize(tmp_path: Path) -> None:
     """All pixels of a JPEG that would have been decoded small, and then no more after it."""
     file = jpeg(tmp_path / "large.jpg", size=(640, 480))
     table = pd.DataFrame({"image_path": [file.name], "label": ["d/c"]})
-    config = AugmentConfig(
-        crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0], rgb_shift=90.0, color_share=1.0
-    )
-    early = config.model_copy(update={"full_size": True})
+    late = NO_AUGMENT.model_copy(update={"rgb_shift": 90.0, "color_share": 1.0})
+    soon = late.model_copy(update={"full_size": True})
     seen: list[tuple[int, ...]] = []
 
     class Noted(Augment):
@@ -78,19 +76,16 @@ def test_distorted_before_the_resize(tmp_path: Path) -> None:
             seen.append(part_HWC.shape)
             return super().at_full_size(part_HWC, seed)
 
-    for augment in (config, early):
-        train = TrainDataset(table, ["d/c"], tmp_path, Noted(augment), preprocess(), (0,))
-        plain = Augment(NO_AUGMENT)
-        known = TrainDataset(table, ["d/c"], tmp_path, plain, preprocess(), (0,))[(0, 0, 0)]
-        shift = train[(0, 0, 0)]["image"].float() - known["image"]
-        assert shift.abs().mean() > 5  # once, wherever
+    plain, *shifted = (
+        TrainDataset(table, ["d/c"], tmp_path, make(config), preprocess(), (0,))[(0, 0, 0)]["image"]
+        for make, config in ((Augment, NO_AUGMENT), (Noted, late), (Noted, soon))
+    )
+    assert all((view.float() - plain).abs().mean() > 5 for view in shifted)  # once, wherever
     assert seen == [(60, 80, 3), (480, 640, 3)]
-    pixels = np.full((4, 4, 3), 100, np.uint8)
-    late, soon = Augment(config), Augment(early)
-    assert (late.at_full_size(pixels, 3) == pixels).all() and (late(pixels, 3) != pixels).any()
-    assert (soon.at_full_size(pixels, 3) != pixels).any() and (soon(pixels, 3) == pixels).all()
-    long = np.zeros((1, 40_000, 3), np.uint8)  # OpenCV would not warp it
-    assert soon.at_full_size(long, 3) is long
+    pixels, long = np.full((4, 4, 3), 100, np.uint8), np.zeros((1, 40_000, 3), np.uint8)
+    assert (Augment(late).at_full_size(pixels, 3) == pixels).all()
+    assert (Augment(soon)(pixels, 3) == pixels).all()
+    assert Augment(soon).at_full_size(long, 3) is long  # OpenCV would not warp it
 
 
 @pytest.mark.parametrize("name, grey_levels", [("china.jpg", 3.0), ("flower.jpg", 1.5)])

@@ -39,20 +39,11 @@ from scorer.embedding import decode as decode_of_scorer
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "cut.jpg"
-    Image.fromarray(GRADIENT).save(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    for reader in (open_as_seen, open_as_host):
-        with pytest.raises(UserError, match=r"cut\.jpg"):
-            reader(path)
-    with pytest.raises(UserError, match="no such image"):
-        open_as_seen(tmp_path / "absent.jpg")
-
-
 @pytest.mark.parametrize("reader", [open_as_seen, open_as_host, partial(size_as, "seen")])
 def test_what_is_no_image_is_refused(tmp_path: Path, reader, monkeypatch) -> None:
     """A pipe is not waited for, and PostScript (EPS) under another name starts no program."""
+    with pytest.raises(UserError, match="no such image"):
+        reader(tmp_path / "absent.jpg")
     started = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
     os.mkfifo(tmp_path / "pipe.jpg")
@@ -273,7 +264,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
     cut = np.asarray(
         Image.fromarray(part.pixels(0)).resize((110, 170), Image.Resampling.BOX), float
     )
-    monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", "0.05")
+    monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", "0.031")
     seen = open_as_seen(path)
     assert seen.size == (150, 200) and whole_px(seen) == (300, 400)
     assert np.abs(np.asarray(seen, float) - full).mean() < 2
@@ -285,7 +276,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
     assert open_as_host(path).size == (400, 300)  # as the scorer, whole
 
 
-@pytest.mark.parametrize(("name", "limit"), [("a.jpg", "0.02"), ("a.png", "0.1")])
+@pytest.mark.parametrize(("name", "limit"), [("a.jpg", "0.029"), ("a.png", "0.1")])
 def test_more_pixels_are_refused_with_the_knob_that_allows_them(
     tmp_path: Path, monkeypatch, name: str, limit: str
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_file_that_is_gone_costs_its_waits_once_and_a_damaged_one_none(
     assert "0.png: no such image" in str(batches.fault)
 
 
-def test_a_worker_that_the_system_kills_is_told_between_batches(files) -> None:
+def test_a_worker_that_the_system_kills_ends_the_loader_between_batches(files) -> None:
     before = signal.getsignal(signal.SIGCHLD)
     batches = ahead(files * 100, 1)
     assert signal.getsignal(signal.SIGCHLD) == before  # nothing is raised in the middle of a step
