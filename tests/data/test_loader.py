@@ -168,24 +168,3 @@ def test_embeddings_do_not_depend_on_who_preprocesses(
     monkeypatch.setattr(EvalDataset, "__getitem__", refused)
     found = embed_dataset(Accelerator(), Channels(), dataset, workers=workers, **settings)
     assert np.array_equal(found, expected)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_image_stops_an_embedding_a_batch_ahead(
-    odd_files: list[Path], tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that all processes stop before the same batch, wherever in theirs it is."""
-    monkeypatch.setattr(embedding, "PREPROCESSING", ("cpu",))
-    (tmp_path / "bad.png").write_bytes(odd_files[0].read_bytes()[:40])
-    faults: list[UserError | None] = []
-
-    def check(fault: UserError | None) -> None:
-        faults.append(fault)
-        if fault:
-            raise fault
-
-    dataset = EvalDataset([*odd_files, tmp_path / "bad.png"], preprocess())
-    settings = {"batch_size": 5, "workers": workers, "check": check}
-    with pytest.raises(UserError, match="bad.png: not a readable image"):
-        embed_dataset(Accelerator(), Channels(), dataset, **settings)
-    assert [bool(fault) for fault in faults] == [False, False, False, False, True]

@@ -36,13 +36,17 @@ KINDS = {
     "mixed P x K": {"name": "mixed", **PK},
     "mixed P x K by temperature": {"name": "mixed", **PK, "temperature": 2.0},
     "P x K": {"name": "dataset_size", **PK},
+    "shards": {"name": "shards", "window": 3},
 }
+ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed") and kind != "shards"]
+SHARDS = pd.Series([f"{n % 7}.tar" for n in range(165)])
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def sampler(kind: str | dict, seed: int = 0, batch_size: int = 8, **more) -> Sampler:
     config = KINDS.get(kind, kind) if isinstance(kind, str) else kind
-    return Sampler(DOMAINS, config, batch_size, (seed, 0), label_of_row=LABELS, **more)
+    more = {"label_of_row": LABELS, "shard_of_row": SHARDS, **more}
+    return Sampler(DOMAINS, config, batch_size, (seed, 0), **more)
 
 
 def domain_counts(one: Sampler, steps: int) -> Counter:
@@ -57,7 +61,7 @@ def test_batches_are_full_and_depend_on_seed_and_step_alone(kind: str) -> None:
     assert batches.shape == (200, 8) and set(batches.ravel()) == set(range(len(DOMAINS)))
     np.testing.assert_array_equal(batches[49::-1], [same.batch(s) for s in reversed(range(50))])
     assert (batches[:50] != [other.batch(step) for step in range(50)]).any()
-    if not kind.startswith("mixed"):  # batches are of one domain, and cover it evenly
+    if kind in ONE_DOMAIN:  # batches are of one domain, and cover it evenly
         domains = DOMAINS.to_numpy()[batches]
         assert (domains == domains[:, :1]).all()
         for domain in SIZES if "P x K" not in kind else ():
@@ -137,8 +141,8 @@ WEIGHTS = {"weight_of_row": pd.Series(2.0, index=DOMAINS.index)}
         ),
         ({"name": "loss_driven", "period": "2 steps"}, {}, "2 steps are too few.* at least 3"),
         (KINDS["P x K"], WEIGHTS, "images_per_class .* weight column; set weights: false"),
-        ({"name": "shards"}, {}, "needs an index of shards as data.manifest"),
-        ({"name": "shards"}, {**WEIGHTS, "shard_of_row": DOMAINS}, "has a weight column"),
+        ({"name": "shards"}, {"shard_of_row": None}, "needs an index of shards as data.manifest"),
+        ({"name": "shards"}, WEIGHTS, "has a weight column"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(config: dict, more: dict, says: str) -> None:
@@ -267,4 +271,5 @@ def test_only_a_sampler_that_learns_has_a_state() -> None:
     one.load({})
     assert one.state() == {} and not one.learns
     assert sampler("loss_driven").learns
+    assert sampler("shards").steps_per_epoch == sampler("mixed").steps_per_epoch
     assert one.shares(0) == pytest.approx({"art": 5 / 165, "cars": 120 / 165, "toys": 40 / 165})

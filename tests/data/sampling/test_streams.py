@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from guie.data.sampling import RankBatches, Sampler
+from guie.data.sampling import Sampler
 from guie.data.sampling.streams import ClassStream, ShardStream, Stream, Walk, WeightedStream
 
 WALKS = [(10, 1), (10, 3), (12, 4), (7, 4), (5, 8), (1, 4)]
@@ -149,14 +149,6 @@ def test_fewer_classes_than_wanted_come_equally_often() -> None:
 
 SHARDS = np.repeat(np.random.default_rng(0).permutation(9), [5, 1, 8, 3, 3, 7, 2, 6, 5])
 ROWS = len(SHARDS)
-NAMES = pd.Series([f"shard-{number}.tar" for number in SHARDS])
-DOMAINS = pd.Series(["art", "toys"] * (ROWS // 2))
-
-
-def sampler(window: int = 3, seed: int = 0, batch_size: int = 8) -> Sampler:
-    return Sampler(
-        DOMAINS, {"name": "shards", "window": window}, batch_size, (seed,), shard_of_row=NAMES
-    )
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 9, 100])
@@ -182,25 +174,8 @@ def test_any_range_is_part_of_the_whole() -> None:
     assert runs > 2 * len(set(SHARDS))  # rows of a window are shuffled together
 
 
-def test_batches_resume_with_another_number_of_processes() -> None:
-    steps = 3 * sampler().steps_per_epoch
-    whole = [sampler().batch(step) for step in range(steps)]
-    for ranks, begin in ((1, 0), (2, 7), (4, 11), (8, 2)):
-        fresh = sampler()  # knows nothing of earlier steps
-        parts = [list(RankBatches(fresh, begin, steps, rank, ranks)) for rank in range(ranks)]
-        for step, batches in enumerate(zip(*parts, strict=True), start=begin):
-            drawn = sorted((position, row) for batch in batches for _, position, row in batch)
-            assert [row for _, row in drawn] == whole[step].tolist()
-
-
-def test_an_epoch_is_as_long_as_that_of_mixed() -> None:
-    mixed = Sampler(DOMAINS, "mixed", 8, (0,))
-    assert sampler().steps_per_epoch == mixed.steps_per_epoch
-    assert sampler().left_out == 0 and not sampler().learns and sampler().state() == {}
-
-
 def test_shards_that_a_stage_leaves_out_do_not_count() -> None:
     """A categorical column has categories without rows, where a stage takes some domains only."""
-    names = NAMES.astype("category")[:12]
-    drawn = Sampler(DOMAINS[:12], {"name": "shards"}, 4, (0,), shard_of_row=names)
+    names = pd.Series(SHARDS.astype(str)).astype("category")[:12]
+    drawn = Sampler(pd.Series(["art"] * 12), {"name": "shards"}, 4, (0,), shard_of_row=names)
     assert sorted(np.concatenate([drawn.batch(step) for step in range(3)])) == list(range(12))
