@@ -40,7 +40,7 @@ GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
 
 @pytest.mark.parametrize("reader", [open_as_seen, open_as_host, partial(size_as, "seen")])
-def test_what_is_no_image_is_refused(tmp_path: Path, reader, monkeypatch) -> None:
+def test_other_formats_and_what_is_no_file_are_refused(tmp_path: Path, reader, monkeypatch) -> None:
     """A pipe is not waited for, and PostScript (EPS) under another name starts no program."""
     with pytest.raises(UserError, match="no such image"):
         reader(tmp_path / "absent.jpg")
