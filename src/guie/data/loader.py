@@ -258,24 +258,18 @@ def with_generic(
 
 
 class TrainAndGeneric(Dataset):
-    """Samples of the training rows, and generic images, whose keys have one more number."""
+    """Samples of the training rows, and generic images; a key says which, and has the key in its data set."""
 
     def __init__(self, train: TrainDataset, generic: TrainDataset):
         self.train, self.generic, self.preprocess = train, generic, train.preprocess
 
-    def files_of(self, keys: Sequence[tuple[int, ...]]) -> list[str]:
-        files = self.train.files_of([_key(key) for key in keys if len(key) == 3])
-        return files + self.generic.files_of([_key(key) for key in keys if len(key) > 3])
+    def files_of(self, keys: Sequence[tuple[bool, Key]]) -> list[str]:
+        files = self.train.files_of([key for is_generic, key in keys if not is_generic])
+        return files + self.generic.files_of([key for is_generic, key in keys if is_generic])
 
-    def __getitem__(self, key: tuple[int, ...]) -> dict[str, Any]:
-        if len(key) == 3:
-            return self.train[_key(key)]
-        return {"generic": self.generic[_key(key)]["image"]}
-
-
-def _key(key: tuple[int, ...]) -> Key:
-    step, position, row = key[-3:]
-    return step, position, row
+    def __getitem__(self, place: tuple[bool, Key]) -> dict[str, Any]:
+        is_generic, key = place
+        return {"generic": self.generic[key]["image"]} if is_generic else self.train[key]
 
 
 class TrainAndGenericBatches:
@@ -287,9 +281,9 @@ class TrainAndGenericBatches:
     def __len__(self) -> int:
         return len(self.train)
 
-    def __iter__(self) -> Iterator[list[tuple[int, ...]]]:
+    def __iter__(self) -> Iterator[list[tuple[bool, Key]]]:
         for train, generic in zip(self.train, self.generic, strict=True):
-            yield [*train, *((0, *key) for key in generic)]
+            yield [*((False, key) for key in train), *((True, key) for key in generic)]
 
 
 @dataclass(frozen=True)
