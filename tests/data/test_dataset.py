@@ -16,8 +16,8 @@ from guie.base.errors import UserError
 from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
-from guie.data.dataset import Batch, EvalDataset, TrainDataset, as_batch, training_rows
-from guie.data.images import Region, open_as_seen, open_part
+from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
+from guie.data.images import open_as_seen, open_part
 from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.preprocess import Preprocess
@@ -50,6 +50,8 @@ def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) 
     files = [manifest.file(path) for path in manifest.table["image_path"]]
     scored = EvalDataset(files, preprocess(fit))
     grey = preprocess(fit).std[0]
+    same = train[(0, 0, 3)]["image"].permute(1, 2, 0)  # of the network's size
+    assert np.array_equal(same, np.asarray(open_as_seen(files[3])))
     for row, (width, height) in enumerate(SIZES):
         sample, (image, shape) = train[(0, 0, row)], scored[row]
         apart = (preprocess(fit).normalised(sample["image"][None])[0] - image).abs() * grey
@@ -61,21 +63,12 @@ def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) 
         torch.testing.assert_close(shape, expected)
 
 
-def test_an_image_of_the_networks_size_is_trained_on_as_it_is(manifest: Manifest) -> None:
-    image = np.asarray(open_as_seen(manifest.file("3.png")))
-    for fit in ("squash", "pad", "crop"):
-        seen = dataset(manifest, NO_AUGMENT, fit)[(0, 0, 3)]["image"]
-        assert np.array_equal(seen.permute(1, 2, 0), image)
-
-
 def test_distorted_before_the_resize(tmp_path: Path) -> None:
     """All pixels of a JPEG that would have been decoded small, and then no more after it."""
     file = jpeg(tmp_path / "large.jpg", size=(640, 480))
     table = pd.DataFrame({"image_path": [file.name], "label": ["d/c"]})
-    config = AugmentConfig(
-        crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0], rgb_shift=90.0, color_share=1.0
-    )
-    early = config.model_copy(update={"full_size": True})
+    late = NO_AUGMENT.model_copy(update={"rgb_shift": 90.0, "color_share": 1.0})
+    soon = late.model_copy(update={"full_size": True})
     seen: list[tuple[int, ...]] = []
 
     class Noted(Augment):
@@ -83,19 +76,16 @@ def test_distorted_before_the_resize(tmp_path: Path) -> None:
             seen.append(part_HWC.shape)
             return super().at_full_size(part_HWC, seed)
 
-    for augment in (config, early):
-        train = TrainDataset(table, ["d/c"], tmp_path, Noted(augment), preprocess(), (0,))
-        plain = Augment(NO_AUGMENT)
-        known = TrainDataset(table, ["d/c"], tmp_path, plain, preprocess(), (0,))[(0, 0, 0)]
-        shift = train[(0, 0, 0)]["image"].float() - known["image"]
-        assert shift.abs().mean() > 5  # once, wherever
+    plain, *shifted = (
+        TrainDataset(table, ["d/c"], tmp_path, make(config), preprocess(), (0,))[(0, 0, 0)]["image"]
+        for make, config in ((Augment, NO_AUGMENT), (Noted, late), (Noted, soon))
+    )
+    assert all((view.float() - plain).abs().mean() > 5 for view in shifted)  # once, wherever
     assert seen == [(60, 80, 3), (480, 640, 3)]
-    pixels = np.full((4, 4, 3), 100, np.uint8)
-    late, soon = Augment(config), Augment(early)
-    assert (late.at_full_size(pixels, 3) == pixels).all() and (late(pixels, 3) != pixels).any()
-    assert (soon.at_full_size(pixels, 3) != pixels).any() and (soon(pixels, 3) == pixels).all()
-    long = np.zeros((1, 40_000, 3), np.uint8)  # OpenCV would not warp it
-    assert soon.at_full_size(long, 3) is long
+    pixels, long = np.full((4, 4, 3), 100, np.uint8), np.zeros((1, 40_000, 3), np.uint8)
+    assert (Augment(late).at_full_size(pixels, 3) == pixels).all()
+    assert (Augment(soon)(pixels, 3) == pixels).all()
+    assert Augment(soon).at_full_size(long, 3) is long  # OpenCV would not warp it
 
 
 @pytest.mark.parametrize("name, grey_levels", [("china.jpg", 3.0), ("flower.jpg", 1.5)])
@@ -113,58 +103,15 @@ def test_photographs_decoded_small_look_as_they_are_scored(name: str, grey_level
         assert 127.5 * (seen - scored).abs().mean() < (grey_levels if width < 640 else 0.35)
 
 
-@pytest.mark.parametrize("full_size", [False, True])
-def test_the_box_of_an_absolute_ratio_is_drawn_from_the_whole_image(
-    tmp_path: Path, full_size: bool
-) -> None:
-    """Red grows to the right and green downwards, so a view shows its box, however it was decoded."""
-    height, width = 480, 960
-    image = np.full((height, width, 3), 128, np.uint8)
-    image[..., 0] = np.linspace(20, 235, width)
-    image[..., 1] = np.linspace(20, 235, height)[:, None]
-    Image.fromarray(image).save(tmp_path / "a.jpg", quality=95, subsampling=0)
-    table = pd.DataFrame({"image_path": ["a.jpg"], "label": ["d/c"]})
-    ratio = {"crop_ratio": [3 / 4, 4 / 3], "crop_ratio_of": "absolute", "fit": "squash"}
-    rgb_shift = {"full_size": True, "rgb_shift": 1e-6} if full_size else {}
-    augment, boxes = Augment(AugmentConfig(crop_scale=[0.2, 1.0], **ratio, **rgb_shift)), []
-
-    class Noted(Augment):
-        def part(self, seed: int, height: int, width: int) -> Region:
-            boxes.append(super().part(seed, height, width))
-            assert boxes[-1] == augment.part(seed, 480, 960)
-            return boxes[-1]
-
-    noted = Noted(augment.config)
-    train = TrainDataset(table, ["d/c"], tmp_path, noted, preprocess("squash"), (0, 0))
-    for step in range(12):
-        view_CHW = train[step, 0, 0]["image"].numpy()
-        box = boxes[-1]
-        across = np.array([box.left, box.right]) * 215 + 20
-        down = np.array([box.top, box.bottom]) * 215 + 20
-        # The outermost of 32 pixels has its centre a sixty-fourth of the box inside
-        inset = np.array([1, -1]) / 64
-        ends = view_CHW[0, 16, [0, -1]], view_CHW[1, [0, -1], 16]
-        assert np.abs(ends[0] - across - inset * np.ptp(across)).max() < 4
-        assert np.abs(ends[1] - down - inset * np.ptp(down)).max() < 4
-    assert len(boxes) == 12
-
-
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
-def test_augmented_views_of_any_size_become_the_networks_input(manifest: Manifest, fit) -> None:
-    train = dataset(manifest, FULL_AUGMENT, fit)
-    for row in range(len(SIZES)):
-        for step in range(5):
-            image = train[(step, 0, row)]["image"]
-            assert image.shape == (3, 32, 32) and torch.isfinite(image).all()
-
-
-def test_a_sample_depends_on_its_key_alone(manifest: Manifest) -> None:
-    one, two = dataset(manifest, FULL_AUGMENT), dataset(manifest, FULL_AUGMENT)
-    first = one[(3, 1, 6)]["image"]
-    two[(0, 0, 5)]  # draws in between
-    assert torch.equal(two[(3, 1, 6)]["image"], first)
-    assert not torch.equal(one[(4, 1, 6)]["image"], first)
-    assert not torch.equal(one[(3, 2, 6)]["image"], first)
+def test_views_of_any_size_become_the_networks_input_and_depend_on_the_key(manifest, fit) -> None:
+    train, other = dataset(manifest, FULL_AUGMENT, fit), dataset(manifest, FULL_AUGMENT, fit)
+    keys = [(step, position, row) for step in (3, 4) for position in (1, 2) for row in range(7)]
+    views = {key: train[key]["image"] for key in keys}
+    for key in reversed(keys):
+        assert views[key].shape == (3, 32, 32)
+        assert torch.equal(other[key]["image"], views[key])
+    assert len({views[key].numpy().tobytes() for key in keys if key[-1] == 6}) == 4
 
 
 def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
@@ -195,32 +142,6 @@ def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     torch.manual_seed(0)
     list(eval_loader(EvalDataset(files, preprocess()), [range(len(files))], workers=0))
     assert torch.equal(torch.rand(1), expected)
-
-
-def test_as_batch_is_what_the_scorer_hands_over() -> None:
-    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    batch = as_batch(image)
-    assert batch.shape == (1, 3, 2, 4) and batch.dtype == torch.uint8
-    assert batch[0, 2, 1, 3] == image[1, 3, 2]
-
-
-def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
-    """Both draw from generators of the same kind: of one seed, small parts would all be flipped."""
-    train, seeds = dataset(manifest, FULL_AUGMENT), []
-
-    class Noted(Augment):
-        def part(self, seed: int, height: int, width: int) -> Region:
-            seeds.append(seed)
-            return super().part(seed, height, width)
-
-        def __call__(self, image: np.ndarray, seed: int) -> np.ndarray:
-            seeds.append(seed)
-            return super().__call__(image, seed)
-
-    train.augment = Noted(FULL_AUGMENT)
-    for step in range(3):
-        train[(step, 0, 5)]
-    assert len(set(seeds)) == 6
 
 
 def test_labels_and_domains_are_checked(manifest: Manifest) -> None:
@@ -256,20 +177,11 @@ def test_blends_are_as_many_and_as_strong_as_asked(root: Path) -> None:
     black = blended(root, mixup=0.5)
     views = [black[step, 0, 0]["image"] for step in range(DRAWS)]
     assert all((view == view[0, 0, 0]).all() for view in views)  # over the whole of both
+    assert all(torch.equal(views[step], black[step, 0, 0]["image"]) for step in range(20))
     levels = np.array([int(view[0, 0, 0]) for view in views])
     assert np.mean(levels > 0) == pytest.approx(0.5 * 0.9, abs=0.06)
     quartiles = np.quantile(levels[levels > 0], [0.25, 0.5, 0.75])
     assert quartiles == pytest.approx([64, 128, 191], abs=25)
-
-
-def test_a_blend_is_a_function_of_its_key(root: Path) -> None:
-    always = blended(root, mixup=1.0)
-    keys = [(step, position, 0) for step in range(4) for position in range(4)]
-    first = [always[key]["image"] for key in keys]
-    assert all(
-        torch.equal(image, always[key]["image"]) for key, image in zip(keys, first, strict=True)
-    )
-    assert len({int(image[0, 0, 0]) for image in first}) > 10
 
 
 def test_a_view_that_is_not_blended_is_what_it_was(root: Path) -> None:
@@ -342,21 +254,17 @@ def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> li
     return list(TrainLoader(*both, workers))
 
 
-def test_every_generic_image_comes_once_before_any_comes_twice(
-    train: Manifest, generic: Manifest
-) -> None:
-    made = batches(train, generic)
-    assert [b.generic_GCHW.shape for b in made] == [(2, 3, 16, 16)] * 6
-    seen = [grey for b in made for grey in greys(b.generic_GCHW)]
-    assert sorted(seen[:5]) == sorted(seen[5:10]) == [10, 20, 30, 40, 50]
-
-
-def test_training_images_are_those_without_generic_ones(train: Manifest, generic: Manifest) -> None:
-    alone = list(TrainLoader(*stage(train, flip=0.5), 0))
-    for mine, theirs in zip(batches(train, generic, flip=0.5), alone, strict=True):
-        assert theirs.generic_GCHW is None and mine.generic_GCHW is not None
+def test_generic_images_are_added_to_the_same_batches(train: Manifest, generic: Manifest) -> None:
+    """Every generic image comes once before any comes twice, in a new view each time."""
+    seen = [grey for b in batches(train, generic) for grey in greys(b.generic_GCHW)]
+    assert len(seen) == 12 and sorted(seen[:5]) == sorted(seen[5:10]) == [10, 20, 30, 40, 50]
+    alone, both = list(TrainLoader(*stage(train, flip=0.5), 0)), batches(train, generic, flip=0.5)
+    for mine, theirs in zip(both, alone, strict=True):
+        assert theirs.generic_GCHW is None and mine.generic_GCHW.shape == (2, 3, 16, 16)
         for name in ("label_B", "row_B", "shapes_B3", "images_BCHW"):
             assert torch.equal(getattr(mine, name), getattr(theirs, name))
+    views = torch.cat([b.generic_GCHW for b in both])
+    assert len({view.numpy().tobytes() for view in views}) > GENERIC
 
 
 @pytest.mark.parametrize("change", [{"workers": 2}, {"first": 2}])
@@ -379,11 +287,6 @@ def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manif
     for together, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
         joined = torch.stack([part.generic_GCHW for part in parts], dim=1).flatten(0, 1)
         assert torch.equal(joined, together.generic_GCHW)
-
-
-def test_a_view_is_drawn_anew_each_time(train: Manifest, generic: Manifest) -> None:
-    made = np.array([b.generic_GCHW.numpy() for b in batches(train, generic, flip=0.5)])
-    assert len({view.tobytes() for view in made.reshape(12, -1)}) > GENERIC
 
 
 def test_refusals(train: Manifest, generic: Manifest, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -110,14 +109,11 @@ def test_every_line_comes_out_as_decided(manifest, tmp_path, caplog):
     for number, (line, outcome, reason) in decided.items():
         assert found[number][0] == outcome, (number, line, found[number])
         assert reason in found[number][1], (number, line, found[number])
-
-
-def test_rows_of_the_real_folder_are_as_expected(real, tmp_path, caplog):
-    found = outcomes(real, tmp_path, caplog)
-    expected = pd.read_csv(real.with_name("expected.csv")).dropna(subset="line_no")
-    right = [found[int(row.line_no)][0] in allowed(row.expect) for row in expected.itertuples()]
-    print(f"\n{sum(right)} of {len(right)} rows as expected")
-    assert all(right), expected[~np.array(right)]
+    if (list_of := manifest.with_name("expected.csv")).is_file():  # of the real folder
+        expected = pd.read_csv(list_of).dropna(subset="line_no")
+        right = [found[int(row.line_no)][0] in allowed(row.expect) for row in expected.itertuples()]
+        print(f"\n{sum(right)} of {len(right)} rows as expected")
+        assert all(right), expected[~np.array(right)]
 
 
 def allowed(expect: str) -> set[str]:
@@ -149,15 +145,10 @@ def test_odd_modes_show_the_plain_picture(manifest):
     assert abs(seen(manifest, "gray16.png").std() - gray.std()) < 3
     assert seen(manifest, "fully_transparent.png").min() == 255
     assert seen(manifest, "one_bit.png").std() > 0
-
-
-def test_only_the_first_frame_of_an_animation_is_seen(manifest):
     path = manifest.parent / "images/bad/animated.gif"
     with Image.open(path) as animation:
-        assert animation.n_frames == 4
         first = np.asarray(animation.convert("RGB"))
-    assert np.array_equal(np.asarray(open_as_seen(path)), first)
-    assert np.array_equal(np.asarray(open_as_host(path)), first)
+    assert (first == open_as_seen(path)).all() and (first == open_as_host(path)).all()
 
 
 # ---------------------------------------------------------------- manifests as other programs save
@@ -183,11 +174,11 @@ SAVED = {
     "zero_byte": (b"", "is empty"),
     "utf16": (CLEAN.encode("utf-16"), "is not text in UTF-8; save it as"),
     "utf16_without_bom": (CLEAN.encode("utf-16-le"), "is not text in UTF-8; save it as"),
-    "latin1": (CLEAN.encode("latin-1"), "2: not UTF-8 (byte 0xe9, Latin-1 perhaps), nor are 1"),
+    "latin1": (CLEAN.encode("latin-1"), "2: not UTF-8 (byte 0xe9, Latin-1 perhaps); save it"),
     "workbook": (b"PK\x03\x04\x14\0\x06\0", "is not text in UTF-8; save it as"),
     "parquet": (b"PAR1\x15\x04", "missing columns"),
     "two_labels": (CLEAN.replace("role", "label", 1).encode(), "missing columns role"),
-    "twice": (CLEAN.replace("role", "role,role", 1).encode(), "column role occurs twice"),
+    "twice": (CLEAN.replace("role", "role,role", 1).encode(), "column 'role' occurs twice"),
 }  # fmt: skip
 
 
@@ -207,32 +198,7 @@ def test_manifests_as_other_programs_save_them(name, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_manifests_of_the_real_folder(real):
-    others = [path for path in sorted(real.parent.glob("manifest_*.csv")) if path != real]
-    clean = load_manifest(real.with_name("manifest_clean.csv")).table
-    right = 0
-    for path in others:
-        fault = SAVED[path.stem.removeprefix("manifest_")][1].partition("'")[0]
-        try:
-            table = load_manifest(path).table
-            right += not fault and table[clean.columns].equals(clean)
-        except UserError as error:
-            right += bool(fault) and fault in str(error)
-    print(f"\n{right} of {len(others)} odd manifests as expected")
-    assert right == len(others) > 0
-
-
 # ---------------------------------------------------------------- a whole folder of it
-
-
-def test_walk_of_the_whole_folder(manifest):
-    table, skipped = read_folder(manifest.parent / "images", "d", "train")
-    for name in ("._*", "Thumbs.db"):
-        assert skipped[f"hidden or system file ({name})"] == 1
-    on_disk = [p for p in (manifest.parent / "images").rglob("*") if p.is_file()]
-    assert len(table) == len(on_disk) - skipped.total()
-    names = {unicodedata.normalize("NFC", Path(p).name) for p in table["image_path"]}
-    assert {unicodedata.normalize("NFC", name) for name in dirty_cases.NAMES[2:-1]} <= names
 
 
 def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
@@ -252,24 +218,15 @@ def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
         "not a regular file": 1,
         "name with a control character or not in UTF-8": 2,
     }
-    reasons = verdict_reasons(root, ["a/dangling.jpg", "a/out.jpg", "a/pipe.jpg", "a/loop"])
-    assert reasons == [
+    reasons = checked(["a/dangling.jpg", "a/out.jpg", "a/pipe.jpg", "a/loop"], root, workers=1)[
+        "reason"
+    ]
+    assert reasons.tolist() == [
         "a link that points nowhere",
         "a link that leaves the source's folder",
         "not a regular file",
         "not a regular file",
     ]
-
-
-def verdict_reasons(root: Path, paths: list[str]) -> list[str]:
-    return checked(paths, root, workers=1)["reason"].tolist()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads a file whatever its mode")
-def test_a_file_without_permission_is_named(drawn, tmp_path):
-    shutil.copy(drawn.parent / "images/ok/extra_00.jpg", tmp_path / "x.jpg")
-    (tmp_path / "x.jpg").chmod(0)
-    assert "Permission denied" in verdict_reasons(tmp_path, ["x.jpg"])[0]
 
 
 def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp_path):
@@ -281,18 +238,21 @@ def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp
     root.mkdir(parents=True)
     (root / "set").symlink_to(tmp_path / "real")
     paths = ["deep/set/x.jpg", "deep/set/again.jpg", "deep/set/out.jpg"]
-    assert verdict_reasons(root.parent, paths) == ["", "", "a link that leaves the source's folder"]
+    assert checked(paths, root.parent, workers=1)["reason"].tolist() == [
+        "",
+        "",
+        "a link that leaves the source's folder",
+    ]
 
 
 def test_curation_of_the_whole_folder_drops_what_is_bad_and_nothing_else(drawn):
     root = drawn.parent / "images"
-    table, _ = read_folder(root, "d", "train")
+    table, skipped = read_folder(root, "d", "train")
+    assert skipped == {f"hidden or system file ({n})": 1 for n in ("._*", "Thumbs.db")}
     looked = checked(table["image_path"].unique(), root, workers=2)
     kept, files = drop_unusable(table, root, looked, "dirty")
     dropped = {Path(entry["file"]).name for entry in files}
     assert dropped == {*dirty_cases.REJECTED, *dirty_cases.REFUSED_ODD}
     assert len(kept) == len(table) - len(dropped)
-    assert kept.set_index("image_path").loc["bad/exif_6.jpg", ["width", "height"]].tolist() == [
-        200,
-        95,
-    ]
+    size = kept.set_index("image_path").loc["bad/exif_6.jpg", ["width", "height"]]
+    assert size.tolist() == [200, 95]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import struct
-import subprocess
-import sys
 import zlib
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from guie.data.images import (
     size_as,
     whole_px,
 )
+from guie.data.loader import eval_loader
 from guie.data.manifest.companions import Box
 from guie.rows.checks import VERIFY
 from guie.rows.readable import find_unreadable
@@ -39,45 +39,23 @@ from scorer.embedding import decode as decode_of_scorer
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "cut.jpg"
-    Image.fromarray(GRADIENT).save(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    for reader in (open_as_seen, open_as_host):
-        with pytest.raises(UserError, match=r"cut\.jpg"):
-            reader(path)
-    with pytest.raises(UserError, match="no such image"):
-        open_as_seen(tmp_path / "absent.jpg")
-
-
-def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(tmp_path: Path) -> None:
-    path = tmp_path / "deep.tiff"
-    Image.fromarray(GRADIENT.astype(np.int32) * 257).save(path)
-    seen = np.asarray(open_as_seen(path))[:, :, 0]
-    assert np.abs(seen.astype(int) - GRADIENT).max() <= 1
-    for pixels in (GRADIENT.astype(np.int32) * 65_536, GRADIENT.astype(np.int32) - 1):
-        Image.fromarray(pixels).save(path)
-        with pytest.raises(UserError, match="32-bit integer"):
-            open_as_seen(path)
-
-
-@pytest.mark.parametrize("reader", [open_as_seen, open_as_host])
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, reader) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(UserError, match=r"pipe\.jpg: not a regular file"):
-        reader(tmp_path / "pipe.jpg")
-    with pytest.raises(UserError, match="not a regular file"):
-        reader(tmp_path)
-
-
 @pytest.mark.parametrize("reader", [open_as_seen, open_as_host, partial(size_as, "seen")])
-def test_postscript_under_another_name_starts_no_program(tmp_path, reader, monkeypatch) -> None:
-    path = tmp_path / "picture.jpg"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+def test_other_formats_and_what_is_no_file_are_refused(tmp_path: Path, reader, monkeypatch) -> None:
+    """A pipe is not waited for, and PostScript (EPS) under another name starts no program."""
+    with pytest.raises(UserError, match="no such image"):
+        reader(tmp_path / "absent.jpg")
     started = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
-    with pytest.raises(UserError, match=r"picture\.jpg: not a readable image: it is none of JPEG"):
-        reader(path)
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for path in (tmp_path / "pipe.jpg", tmp_path):
+        with pytest.raises(UserError, match="not a regular file"):
+            reader(path)
+    for kind in ("ICO", "TGA", "PCX", "EPS", "PDF"):
+        Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(tmp_path / "picture.png", kind)
+        with pytest.raises(
+            UserError, match=r"picture\.png: not a readable image: it is none of JP"
+        ):
+            reader(tmp_path / "picture.png")
     assert not started
 
 
@@ -88,14 +66,6 @@ def test_formats_of_data_sets_are_read_whatever_the_name(tmp_path: Path, kind: s
     path = tmp_path / "picture.jpg"
     Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
     assert open_as_seen(path).size == open_as_host(path).size == (40, 20)
-
-
-@pytest.mark.parametrize("kind", ["ICO", "TGA", "PCX", "EPS", "PDF"])
-def test_other_formats_are_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "picture.png"
-    Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
-    with pytest.raises(UserError, match="it is none of"):
-        open_as_seen(path)
 
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
@@ -109,52 +79,40 @@ def alpha(image: Image.Image, least: int = 0) -> Image.Image:
     return image
 
 
-def kinds() -> dict[str, tuple[str, str, Image.Image, dict]]:
-    """By file name: `difference`, Pillow's format, image, options of saving."""
-    rgb, deep = Image.fromarray(SMOOTH), GREY.astype(np.uint16) * 257
-    turned = {n: Image.Exif() for n in range(2, 9)}
-    for n, exif in turned.items():
-        exif[0x0112] = n
-    palette = rgb.quantize(8)
-    found: dict[str, tuple[str, str, Image.Image, dict]] = {
-        "plain.png": ("", "PNG", rgb, {}),
-        "plain.jpg": ("", "JPEG", rgb, {}),
-        "grey.jpg": ("", "JPEG", Image.fromarray(GREY), {}),
-        "one_bit.png": ("", "PNG", Image.fromarray(GREY).convert("1"), {}),
-        "cmyk.jpg": ("", "JPEG", rgb.convert("CMYK"), {}),
-        "opaque.png": ("", "PNG", alpha(rgb.copy(), 255), {}),
-        "deep.png": ("16 bits", "PNG", Image.fromarray(deep), {}),
-        "big_endian.tiff": ("16 bits", "TIFF", Image.fromarray(deep.astype(">u2")), {}),
-        "integer.tiff": ("16 bits", "TIFF", Image.fromarray(deep.astype(np.int32)), {}),
-        "rgba.png": ("transparency", "PNG", alpha(rgb.copy()), {}),
-        "rgba.webp": ("transparency", "WEBP", alpha(rgb.copy()), {"lossless": True}),
-        "la.png": ("transparency", "PNG", alpha(Image.fromarray(GREY)), {}),
-        "palette.png": ("transparency", "PNG", palette, {"transparency": 0}),
-        "palette.gif": ("transparency", "GIF", palette, {"transparency": 0}),
-        "key.png": ("transparency", "PNG", rgb, {"transparency": tuple(SMOOTH[0, 0].tolist())}),
-        "grey_key.png": (
-            "transparency",
-            "PNG",
-            Image.fromarray(GREY),
-            {"transparency": int(GREY[0, 0])},
-        ),
-        "turned.png": ("EXIF turn", "PNG", rgb, {"exif": turned[6]}),
-        "deep_turned.png": ("EXIF turn", "PNG", Image.fromarray(deep), {"exif": turned[6]}),
-        "turned.webp": ("EXIF turn", "WEBP", rgb, {"exif": turned[8]}),
-        "turned.tiff": ("", "TIFF", rgb, {"tiffinfo": {274: 6}}),  # Pillow turns these itself
-        "turned_mpo.jpg": (
-            "EXIF turn",
-            "MPO",
-            rgb,
-            {"exif": turned[6], "save_all": True, "append_images": [rgb]},
-        ),
-    }
-    for n, exif in turned.items():
-        found[f"exif_{n}.jpg"] = ("EXIF turn", "JPEG", rgb, {"exif": exif})
+def exif(orientation: int) -> Image.Exif:
+    found = Image.Exif()
+    found[0x0112] = orientation
     return found
 
 
-KINDS = kinds()
+RGB, DEEP = Image.fromarray(SMOOTH), GREY.astype(np.uint16) * 257
+MPO = {"exif": exif(6), "save_all": True, "append_images": [RGB]}
+KEY = tuple(SMOOTH[0, 0].tolist())
+# By file name: `difference`, Pillow's format, image, options of saving.
+KINDS: dict[str, tuple[str, str, Image.Image, dict]] = {
+    "plain.png": ("", "PNG", RGB, {}),
+    "plain.jpg": ("", "JPEG", RGB, {}),
+    "grey.jpg": ("", "JPEG", Image.fromarray(GREY), {}),
+    "one_bit.png": ("", "PNG", Image.fromarray(GREY).convert("1"), {}),
+    "cmyk.jpg": ("", "JPEG", RGB.convert("CMYK"), {}),
+    "opaque.png": ("", "PNG", alpha(RGB.copy(), 255), {}),
+    "deep.png": ("16 bits", "PNG", Image.fromarray(DEEP), {}),
+    "big_endian.tiff": ("16 bits", "TIFF", Image.fromarray(DEEP.astype(">u2")), {}),
+    "integer.tiff": ("16 bits", "TIFF", Image.fromarray(DEEP.astype(np.int32)), {}),
+    "rgba.png": ("transparency", "PNG", alpha(RGB.copy()), {}),
+    "rgba.webp": ("transparency", "WEBP", alpha(RGB.copy()), {"lossless": True}),
+    "la.png": ("transparency", "PNG", alpha(Image.fromarray(GREY)), {}),
+    "palette.png": ("transparency", "PNG", RGB.quantize(8), {"transparency": 0}),
+    "palette.gif": ("transparency", "GIF", RGB.quantize(8), {"transparency": 0}),
+    "key.png": ("transparency", "PNG", RGB, {"transparency": KEY}),
+    "grey_key.png": ("transparency", "PNG", Image.fromarray(GREY), {"transparency": KEY[0]}),
+    "turned.png": ("EXIF turn", "PNG", RGB, {"exif": exif(6)}),
+    "deep_turned.png": ("EXIF turn", "PNG", Image.fromarray(DEEP), {"exif": exif(6)}),
+    "turned.webp": ("EXIF turn", "WEBP", RGB, {"exif": exif(8)}),
+    "turned.tiff": ("", "TIFF", RGB, {"tiffinfo": {274: 6}}),  # Pillow turns these itself
+    "turned_mpo.jpg": ("EXIF turn", "MPO", RGB, MPO),
+    **{f"exif_{n}.jpg": ("EXIF turn", "JPEG", RGB, {"exif": exif(n)}) for n in range(2, 9)},
+}
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +153,19 @@ def test_host_has_the_pixels_of_the_scorer_and_differs_where_said(folder: Path, 
     assert (host.size == seen.size and host.tobytes() == seen.tobytes()) == (KINDS[name][0] == "")
 
 
-@pytest.mark.parametrize("name", ["deep.png", "big_endian.tiff", "integer.tiff"])
-def test_sixteen_bits_are_seen_as_the_eight_that_they_hold(folder: Path, name: str) -> None:
-    assert np.array_equal(np.asarray(open_as_seen(folder / name))[:, :, 0], GREY)
-    turned = np.asarray(open_as_seen(folder / "deep_turned.png"))[:, :, 0]
-    assert np.array_equal(turned, np.rot90(GREY, -1))
+def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(
+    tmp_path: Path, folder: Path
+) -> None:
+    path = tmp_path / "deep.tiff"
+    Image.fromarray(GRADIENT.astype(np.int32) * 257).save(path)
+    seen = np.asarray(open_as_seen(path))[:, :, 0]
+    assert np.abs(seen.astype(int) - GRADIENT).max() <= 1
+    for name in ("deep.png", "big_endian.tiff", "integer.tiff"):
+        assert np.array_equal(np.asarray(open_as_seen(folder / name))[:, :, 0], GREY)
+    for pixels in (GRADIENT.astype(np.int32) * 65_536, GRADIENT.astype(np.int32) - 1):
+        Image.fromarray(pixels).save(path)
+        with pytest.raises(UserError, match="32-bit integer"):
+            open_as_seen(path)
 
 
 @pytest.mark.parametrize("name", ["key.png", "grey_key.png", "palette.png", "rgba.webp", "la.png"])
@@ -211,41 +177,18 @@ def test_what_is_transparent_shows_white(folder: Path, name: str) -> None:
     assert (np.asarray(open_as_host(folder / name))[alpha_HW == 0] != 255).any()
 
 
-def test_the_real_odd_files_have_the_same_pixels_everywhere(real_folder: Path) -> None:
-    found = [p for p in sorted((real_folder / "data/dirty/images").rglob("*")) if p.is_file()]
-    read = 0
-    for path in found:
-        try:
-            open_as_seen(path)
-        except UserError:
-            continue
-        read += 1
-        for decode in DECODERS:
-            same_everywhere(path, decode)
-    assert read >= 60
-
-
 def test_those_that_differ_are_counted_once(folder: Path, capsys) -> None:
     table = pd.DataFrame({"image_path": list(KINDS), "split": "train"})
     assert find_unreadable(table, folder, 1).empty
-    said = [line for line in capsys.readouterr().err.splitlines() if "differently" in line]
-    counts = {kind: sum(k[0] == kind for k in KINDS.values()) for kind in ("EXIF turn", "16 bits")}
-    assert (
-        len(said) == 1 and f"{sum(k[0] != '' for k in KINDS.values())} of {len(KINDS)}" in said[0]
-    )
-    assert all(f"{kind} {count}" in said[0] for kind, count in counts.items())
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "differently" in line]
+    found = Counter(kind for kind, *_ in KINDS.values())
+    assert f"{len(KINDS) - found['']} of {len(KINDS)}" in said
+    assert all(f"{kind} {found[kind]}" in said for kind in ("EXIF turn", "16 bits"))
     find_unreadable(table, folder, 1, open_as_host)
     assert "differently" not in capsys.readouterr().err
-
-
-def test_loader_processes_count_too(folder: Path) -> None:
-    from guie.data.loader import eval_loader
-
-    files = [folder / name for name in KINDS]
-    data = EvalDataset(files, preprocess())
-    list(eval_loader(data, [range(n, n + 1) for n in range(len(files))], workers=2))
+    data = EvalDataset([folder / name for name in KINDS], preprocess())
+    list(eval_loader(data, [range(n, n + 1) for n in range(len(KINDS))], workers=2))
     assert (data.differs_N > 0).tolist() == [kind != "" for kind, *_ in KINDS.values()]
-    assert len(EvalDataset([], preprocess()).differs_N) == 0
 
 
 # ---------------------------------------------------------------- metadata that Pillow refuses
@@ -264,21 +207,16 @@ def png(*chunks: tuple[bytes, bytes], last: bool = False, **options) -> bytes:
     return data[:at] + more + data[at:]
 
 
-def large_text() -> PngImagePlugin.PngInfo:
-    info = PngImagePlugin.PngInfo()
-    info.add_itxt("XML:com.adobe.xmp", "y" * 3_000_000, zip=True)
-    return info
-
-
+XMP = PngImagePlugin.PngInfo()
+XMP.add_itxt("XML:com.adobe.xmp", "y" * 3_000_000, zip=True)
 LARGE = zlib.compress(bytes(3_000_000))
 METADATA = {
     "text": png((b"zTXt", b"workflow\0\0" + LARGE)),
     "text at the end": png((b"zTXt", b"workflow\0\0" + LARGE), last=True),
-    "XMP": png(pnginfo=large_text()),
+    "XMP": png(pnginfo=XMP),
     "colour profile": png((b"iCCP", b"icc\0\0" + LARGE)),
     "colour profile of an unknown kind": png((b"iCCP", b"icc\0\7" + LARGE)),
     "many texts": png(*[(b"zTXt", b"k\0\0" + zlib.compress(bytes(900_000)))] * 80),
-    "plain text": png((b"tEXt", b"k\0" + b"y" * 68_000_000)),
     "a short chunk": png((b"gAMA", b"ab")),
 }
 
@@ -296,9 +234,7 @@ def test_a_picture_whose_metadata_pillow_refuses_is_read(tmp_path: Path, name: s
 
 
 def test_it_is_still_turned_and_still_refused_if_its_pixels_are_damaged(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = png((b"zTXt", b"k\0\0" + LARGE), exif=exif)
+    turned = png((b"zTXt", b"k\0\0" + LARGE), exif=exif(6))
     assert picture_of(turned).size == (20, 40)
     for data in (turned[:-400], turned[:-900] + bytes(300) + turned[-600:]):
         with pytest.raises(UserError, match="not a readable image"):
@@ -321,16 +257,14 @@ def test_a_jpeg_with_a_damaged_segment_is_read(tmp_path: Path, segment: bytes) -
 
 
 def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
     path = tmp_path / "phone.jpg"
-    Image.fromarray(SMOOTH).resize((400, 300)).save(path, exif=exif, quality=95)
+    Image.fromarray(SMOOTH).resize((400, 300)).save(path, exif=exif(6), quality=95)
     full = np.asarray(open_as_seen(path).resize((150, 200), Image.Resampling.BOX), float)
     part = EvalDataset([path], preprocess(), [Box(30, 40, 250, 380)])
     cut = np.asarray(
         Image.fromarray(part.pixels(0)).resize((110, 170), Image.Resampling.BOX), float
     )
-    monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", "0.05")
+    monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", "0.031")
     seen = open_as_seen(path)
     assert seen.size == (150, 200) and whole_px(seen) == (300, 400)
     assert np.abs(np.asarray(seen, float) - full).mean() < 2
@@ -342,7 +276,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
     assert open_as_host(path).size == (400, 300)  # as the scorer, whole
 
 
-@pytest.mark.parametrize(("name", "limit"), [("a.jpg", "0.02"), ("a.png", "0.1")])
+@pytest.mark.parametrize(("name", "limit"), [("a.jpg", "0.029"), ("a.png", "0.1")])
 def test_more_pixels_are_refused_with_the_knob_that_allows_them(
     tmp_path: Path, monkeypatch, name: str, limit: str
 ) -> None:
@@ -361,40 +295,10 @@ def test_more_pixels_are_refused_with_the_knob_that_allows_them(
 
 def test_a_small_png_of_gigapixels_is_refused_with_a_remedy(tmp_path: Path) -> None:
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 1, 0, 0, 0, 0)
-    body = b"IHDR" + header
-    chunk = struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
-    (tmp_path / "bomb.png").write_bytes(png()[:8] + chunk + png()[33:])
+    data = png((b"IHDR", header))
+    (tmp_path / "bomb.png").write_bytes(data[:8] + data[33:])
     with pytest.raises(UserError, match="3600000000 pixels.*bomb.*set GUIE_MAX_MEGAPIXELS"):
         open_as_seen(tmp_path / "bomb.png")
-
-
-MEASURE = """
-import resource, sys
-from PIL import Image
-from guie.data.dataset import EvalDataset
-from guie.data.images import Region, open_part
-from guie.data.preprocess import Preprocess
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak()
-part, size = open_part(sys.argv[1], lambda *_: Region(0, 0, 1, 1), lambda h, w: min(h, w) >= 400)
-trained = peak() - before
-image, _ = EvalDataset([sys.argv[1]], Preprocess(224, [.5] * 3, [.5] * 3))[0]
-print(size, tuple(image.shape), trained, peak() - before)
-assert size == (int(sys.argv[3]), int(sys.argv[2])) and trained < 150 and peak() - before < 2500
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(12_000, 9_000), (16_320, 12_240), (17_873, 19_709)])
-def test_photographs_of_phones_and_scanners_need_bounded_memory(tmp_path: Path, size) -> None:
-    """In MiB: training below 150, embedding below 2,500, though 352 megapixels are 1 GiB as RGB."""
-    path = tmp_path / "large.jpg"
-    drawn = "Image.new('L', (int(sys.argv[2]), int(sys.argv[3])), 90).save(sys.argv[1])"
-    draw = f"import sys; from PIL import Image; {drawn}"
-    for code in (draw, MEASURE):
-        words = [sys.executable, "-c", code, str(path), *map(str, size)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 JPEGS = {
@@ -437,19 +341,17 @@ def test_a_jpeg_of_many_bytes_that_pillow_forgives_is_not_refused(tmp_path: Path
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_part_is_of_the_picture_as_seen(tmp_path: Path, orientation: int) -> None:
-    turn = Image.Exif()
-    turn[0x0112] = orientation
-    path = jpeg(tmp_path / "a.jpg", size=(960, 640), exif=turn)
-    seen, part, told = open_as_seen(path), Region(0.1, 0.2, 0.6, 0.9), []
+    path = jpeg(tmp_path / "a.jpg", size=(960, 640), exif=exif(orientation))
+    seen, part, sizes = open_as_seen(path), Region(0.1, 0.2, 0.6, 0.9), []
 
-    def part_of(height: int, width: int) -> Region:
-        told.append((height, width))
+    def part_of(*size: int) -> Region:
+        sizes.append(size)  # of the whole image, however it is decoded
         return part
 
     for reduction in (1, 2, 4, 8):
         rows = seen.height // 2 // reduction
         pixels, size = open_part(path, part_of, lambda height, _, rows=rows: height >= rows - 1)
-        assert size == told.pop() == (seen.height, seen.width)
+        assert size == sizes.pop() == (seen.height, seen.width)
         assert abs(pixels.shape[0] - rows) <= 1
         box = (0.2 * seen.width, 0.1 * seen.height, 0.9 * seen.width, 0.6 * seen.height)
         expected = seen.resize(pixels.shape[1::-1], Image.Resampling.BOX, box)

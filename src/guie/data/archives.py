@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -23,12 +22,11 @@ from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
-from guie.data.names import alike
 
-# Limits of an archive. Public image data sets stay well below them. Images hardly compress and annotations
-# compress about 10 times, but a decompression bomb 1,000 times.
-MAX_MEMBERS, MAX_MEMBER_BYTES, MAX_TOTAL_BYTES = 20_000_000, 16 * 2**30, 4 * 2**40
-MAX_RATIO = 100.0  # unpacked bytes / archive bytes
+MAX_MEMBER_BYTES = 16 * 2**30
+# Unpacked bytes / archive bytes. Images hardly compress and annotations compress about 10 times, but a
+# decompression bomb 1,000 times.
+MAX_RATIO = 100.0
 MAX_LINK_BYTES = 4096
 BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 COPY_BYTES = DRAIN_BYTES = 2**20
@@ -214,27 +212,27 @@ def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None)
     if why := why_unreadable(archive, "archive"):
         raise UserError(f"{why}, and no folder {folder} unpacked from it")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(archive):
+    with archive.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process frees it
+        except BlockingIOError:
+            raise UserError(f"{archive}: another process is unpacking it; wait for it") from None
+        except OSError:
+            pass  # this file system has no locks
         if not folder.exists():  # otherwise another process has unpacked it meanwhile
             _publish(archive, folder, encoding)
     return folder
 
 
 def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
-    temporary = folder.with_name(f".{folder.name}.unpacking")
-    content = temporary / "content"
-    if os.path.lexists(temporary) and not (temporary / RECORD).is_file():
-        raise UserError(f"{temporary}: this program did not make it, and needs its name; rename it")
+    temporary = folder.with_name(f".{folder.name}.guie-unpacking")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed unpacking has left
     identity = _identity(archive, encoding)
     try:
-        write_json(temporary / RECORD, identity)  # first: it marks the folder as ours
-        _fill(content, archive, encoding)
-        if _identity(archive, encoding) != identity:
-            raise UserError(f"{archive}: changed while it was unpacked; try again")
-        write_json(content / RECORD, identity)
+        _fill(temporary, archive, encoding)
+        write_json(temporary / RECORD, identity)
         os.sync()  # a power cut must not leave a whole folder of empty files
-        content.rename(folder)
+        temporary.rename(folder)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
@@ -243,54 +241,27 @@ def _publish(archive: Path, folder: Path, encoding: str | None) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-@contextmanager
-def _alone(archive: Path) -> Iterator[None]:
-    """Lock the archive for one process; a killed process frees the lock.
-
-    Raises UserError if another process holds it.
-    """
-    with archive.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{archive}: another process is unpacking it; wait for it") from None
-        except OSError:
-            pass  # this file system has no locks
-        yield
-
-
 def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
     """Write the members into a new folder. Raises UserError at the first that must not be written."""
     folder.mkdir()
     folder = folder.resolve()
     archive_bytes, free_bytes = archive.stat().st_size, shutil.disk_usage(folder).free
-    total_bytes, paths = 0, list[str]()
+    total_bytes = 0
     bar = tqdm(desc=f"unpack {archive.name}", unit="B", unit_scale=True, disable=None)
     with bar, damage_as_user_error(archive):
-        for member, read in members_of(archive, encoding):
+        for count, (member, read) in enumerate(members_of(archive, encoding), start=1):
             total_bytes += member.size
-            paths.append(str(PurePosixPath(member.name)))
-            if (needed := max(archive_bytes, total_bytes + len(paths) * BLOCK_BYTES)) > free_bytes:
+            if (needed := max(archive_bytes, total_bytes + count * BLOCK_BYTES)) > free_bytes:
                 raise UserError(
                     f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
-                    f" {folder.parents[1]} has {free_bytes:,} free; free some space"
+                    f" {folder.parent} has {free_bytes:,} free; free some space"
                 )
-            fault = fault_of_member(member, MAX_MEMBER_BYTES)
-            if len(paths) > MAX_MEMBERS:
-                fault = f"more than {MAX_MEMBERS:,} members"
-            elif total_bytes > MAX_TOTAL_BYTES:
-                fault = f"{total_bytes:,} bytes unpacked, more than {MAX_TOTAL_BYTES:,}"
-            elif total_bytes > MAX_RATIO * archive_bytes:
+            fault = fault_of_member(member)
+            if total_bytes > MAX_RATIO * archive_bytes:
                 fault = f"{archive_bytes:,} bytes unpack to {total_bytes:,}, a ratio above {MAX_RATIO:g}"
             if fault := fault or _write(member, read, folder):
                 raise UserError(f"{archive}: not unpacked: {member.name!r}: {fault}")
             bar.update(member.size)
-    if pairs := list(alike(paths)):
-        print(
-            f"{archive}: {len(pairs)} names differ from another only in case, space or Unicode form, such as"
-            f" {pairs[0][0]!r} and {pairs[0][1]!r}: one file on a disk that ignores it",
-            file=sys.stderr,
-        )
 
 
 def _write(

@@ -254,43 +254,36 @@ def with_generic(
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps
     drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
-    return TrainAndGeneric(dataset, images), TrainAndGenericBatches(batches, drawn, len(dataset))
+    return TrainAndGeneric(dataset, images), TrainAndGenericBatches(batches, drawn)
 
 
 class TrainAndGeneric(Dataset):
-    """The training rows, followed by the generic ones."""
+    """Samples of the training rows, and generic images; a key says which, and has the key in its data set."""
 
     def __init__(self, train: TrainDataset, generic: TrainDataset):
         self.train, self.generic, self.preprocess = train, generic, train.preprocess
 
-    def __len__(self) -> int:
-        return len(self.train) + len(self.generic)
+    def files_of(self, keys: Sequence[tuple[bool, Key]]) -> list[str]:
+        files = self.train.files_of([key for is_generic, key in keys if not is_generic])
+        return files + self.generic.files_of([key for is_generic, key in keys if is_generic])
 
-    def files_of(self, keys: Sequence[Key]) -> list[str]:
-        train, first = [place for place in keys if place[-1] < len(self.train)], len(self.train)
-        generic = [(*place[:-1], place[-1] - first) for place in keys if place[-1] >= first]
-        return self.train.files_of(train) + self.generic.files_of(generic)
-
-    def __getitem__(self, place: Key) -> dict[str, Any]:
-        step, position, row = place
-        if row < len(self.train):
-            return self.train[place]
-        sample = self.generic[step, position, row - len(self.train)]
-        return {"generic": sample["image"]}
+    def __getitem__(self, place: tuple[bool, Key]) -> dict[str, Any]:
+        is_generic, key = place
+        return {"generic": self.generic[key]["image"]} if is_generic else self.train[key]
 
 
 class TrainAndGenericBatches:
-    """The concatenated batches of two samplers, step by step; rows of the second start at `first`."""
+    """The concatenated batches of two samplers, step by step."""
 
-    def __init__(self, train: RankBatches, generic: RankBatches, first: int):
-        self.train, self.generic, self.first = train, generic, first
+    def __init__(self, train: RankBatches, generic: RankBatches):
+        self.train, self.generic = train, generic
 
     def __len__(self) -> int:
         return len(self.train)
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[tuple[bool, Key]]]:
         for train, generic in zip(self.train, self.generic, strict=True):
-            yield [*train, *((step, place, self.first + row) for step, place, row in generic)]
+            yield [*((False, key) for key in train), *((True, key) for key in generic)]
 
 
 @dataclass(frozen=True)
@@ -314,11 +307,12 @@ class RawBatch:
 
     def to(self, device: torch.device) -> RawBatch:
         """Return the batch with its tensors on the device; the CPU does not wait for the GPU's work."""
-        move = partial(Tensor.to, device=device, non_blocking=True)
-        large = None if self.inputs_L is None else move(self.inputs_L)
-        return replace(
-            self, pixels_N=move(self.pixels_N), shapes_B3=move(self.shapes_B3), inputs_L=large
-        )
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if torch.is_tensor(value)
+        }
+        return replace(self, **moved)
 
     def prepared(self, preprocess: Callable[[Tensor], Tensor]) -> Prepared:
         """Return network inputs and shapes (B, 3) in order, like a batch of `EvalDataset`.

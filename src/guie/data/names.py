@@ -192,26 +192,23 @@ def refuse_splits(source: str, classes: Iterable[str]) -> None:
     One class may be called `test`. Folders are splits if the same class is below several of them, or if
     most folders in a folder differ only in a split's name.
     """
-    below: dict[str, set[str]] = defaultdict(set)  # folders in a folder
+    below: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     same: dict[str, set[str]] = defaultdict(set)  # classes by their name without splits
     for name in set(classes):
         *above, last = name.split("/")
         framed = [_without_split(part) for part in above]
         same["/".join([*(part for part in framed if part != "*"), form(last)])].add(name)
         for depth, part in enumerate([*above, last]):
-            below["/".join(above[:depth])].add(part)
+            below["/".join(above[:depth])][_without_split(part)].add(part)
     found = {
         _split_of(name)
         for names in same.values()
         if len(set(map(form, names))) > 1
         for name in names
     }
-    for folder, parts in below.items():
-        alike: dict[str, set[str]] = defaultdict(set)
-        for part in parts:
-            alike[_without_split(part)].add(part)
-        splits = {p for key, group in alike.items() if "*" in key and len(group) > 1 for p in group}
-        if 2 * len(splits) > len(parts):
+    for folder, parts in below.items():  # of a folder, by their name without splits
+        splits = [p for key, ps in parts.items() if "*" in key and len(ps) > 1 for p in ps]
+        if 2 * len(splits) > sum(map(len, parts.values())):
             found |= {f"{folder}/{part}".lstrip("/") for part in splits}
     if found := found - {""}:
         train = min(found, key=lambda name: ("train" not in name.casefold(), name))

@@ -7,38 +7,33 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from guie.data.datasets import DATASETS, Reading, read_dataset
-from guie.data.datasets.finding import find
+from guie.data.datasets import DATASETS, Reading
 from guie.data.manifest import check, load_manifest, save_manifest
-from miniatures import MINIATURES, SMALL_SPLITS, several, vehicles
+from miniatures import MINIATURES, several, vehicles
 from miniatures.files import removed, replaced, write
+from miniatures.reading import read_small
 
 GOLDEN = Path(__file__).with_name("golden.txt")
 GLD = "gldv2/metadata"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A data set in small, changed, and read with options; `make` builds another release of it."""
+class Case(NamedTuple):
+    """A data set in small, read with options; `change` changes it, `make` builds another release of it."""
 
     name: str
-    how: Mapping[str, Any] = field(default_factory=dict)
+    how: Mapping[str, Any] = {}
     change: Callable[[Path], object] = lambda root: None
     make: Callable[[Path], None] | None = None
 
     def read(self, root: Path) -> Reading:
-        """Build it below `root`, and read it without its real counts."""
         (self.make or MINIATURES[self.name])(root)
         self.change(root)
-        dataset = replace(DATASETS[self.name], expected=())
-        how = {**SMALL_SPLITS.get(self.name, {}), **self.how}
-        return read_dataset(dataset, find(dataset, [root]), **how)
+        return read_small(root, self.name, **self.how)
 
 
 def full_list(root: Path) -> None:

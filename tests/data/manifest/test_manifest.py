@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +16,6 @@ from guie.base.errors import UserError
 from guie.data.manifest import (
     DomainDeclaration,
     Sidecar,
-    checks,
     load_manifest,
     queries_without_positive,
     save_manifest,
@@ -82,26 +77,25 @@ def test_a_good_manifest_loads(written, tmp_path):
     assert load_manifest(written(), tmp_path / "images").root == tmp_path / "images"
 
 
-def test_an_absent_split_names_those_there_are(written):
-    manifest = load_manifest(written(TRAIN.format(0)))
-    with pytest.raises(UserError, match="no rows of split 'test'; it has: train"):
-        manifest.split("test")
-    with pytest.raises(UserError, match="'val'; it has: train; set val_fraction in the mix's"):
-        manifest.split("val")
-    val = load_manifest(written("t/0.jpg,toys/car,toys,val,both"))
-    with pytest.raises(UserError, match="it has: val; use --split val, or set test_fraction"):
-        val.split("test")
-    with pytest.raises(UserError, match="it has: val$"):
-        val.split("train")
+@pytest.mark.parametrize(
+    ("row", "split", "says"),
+    [
+        (TRAIN.format(0), "test", "no rows of split 'test'; it has: train"),
+        (TRAIN.format(0), "val", "'val'; it has: train; set val_fraction in the mix's"),
+        ("0.jpg,a,toys,val,both", "test", "it has: val; use --split val, or set test_fraction"),
+        ("0.jpg,a,toys,val,both", "train", "it has: val$"),
+    ],
+)
+def test_an_absent_split_names_those_there_are(written, row, split, says):
+    with pytest.raises(UserError, match=says):
+        load_manifest(written(row)).split(split)
 
 
 def test_domains_are_left_out_of_every_split(written):
     food = ["t/8.jpg,food/a,food,train,train", "t/9.jpg,food/b,food,test,both"]
     manifest = load_manifest(written(*GOOD, *food))
     assert manifest.without([]).table.equals(manifest.table)
-    left = manifest.without(["food"])
-    assert list(left.table["domain"].unique()) == ["toys"]
-    assert list(left.table.index) == list(range(len(manifest.table) - 2))
+    assert manifest.without(["food"]).table.equals(manifest.table.head(6))
     with pytest.raises(UserError, match="has no domain tools to leave out; it has: food, toys"):
         manifest.without(["tools", "food"])
     with pytest.raises(UserError, match="every domain is left out"):
@@ -110,43 +104,31 @@ def test_domains_are_left_out_of_every_split(written):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_saved_manifest_comes_back(written, tmp_path, suffix):
-    table = load_manifest(written()).table
-    table = table.assign(caption=["a, b", 'say "c"', "", "é", "line\nbreak", "x"], weight=0.5)
+    rows = load_manifest(written()).table
+    rows = rows.assign(caption=["a, b", 'say "c"', "", "é", "line\nbreak", "x"], weight=0.5)
     toys = {"toys": DomainDeclaration(shared_classes=True)}
     sidecar = Sidecar(domains=toys, decode="host")
     path = tmp_path / "new" / f"mix.{suffix}"
-    save_manifest(table, path, sidecar)
+    save_manifest(rows, path, sidecar)
     back = load_manifest(path)
-    pd.testing.assert_frame_equal(back.table, table, check_dtype=False)
+    pd.testing.assert_frame_equal(back.table, rows, check_dtype=False)
     assert back.sidecar == sidecar
     assert sorted(p.name for p in path.parent.iterdir()) == [f"mix.{suffix}", "mix.sidecar.yaml"]
-    save_manifest(table, path)  # a sidecar left behind would excuse overlaps of the new manifest
+    save_manifest(rows, path)  # a sidecar left behind would excuse overlaps of the new manifest
     assert not sidecar_path(path).exists()
 
 
-def test_a_config_of_the_manifests_name_is_left_alone(written):
-    path = written()
-    config = path.with_suffix(".yaml")
-    for text in ("name: somebody's config\n", "domains: [\n"):
-        config.write_text(text)
-        save_manifest(load_manifest(path).table, path)
-        assert config.read_text() == text and load_manifest(path).sidecar == Sidecar()
-
-
-UNREADABLE = {  # what other programs save as CSV is in test_dirty.py
-    "absent.csv": (lambda path: None, "no such manifest"),
-    "blank.csv": (lambda path: path.write_bytes(b"\n \n"), "is empty"),
-    "text.parquet": (lambda path: path.write_bytes(b"PAR?"), "cannot be read as a table"),
-    "folder.csv": (Path.mkdir, "is a folder, not a file"),
-    "pipe.csv": (os.mkfifo, "not a regular file"),
-    "zero.csv": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
-}
-
-
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_an_unreadable_table_is_refused_by_name(name, tmp_path):
-    make, fault = UNREADABLE[name]
-    make(tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("absent.csv", None, "no such manifest"),
+        ("blank.csv", b"\n \n", "it is empty"),
+        ("text.parquet", b"PAR?", "cannot be read as a table"),
+    ],
+)  # what other programs save as CSV is in test_dirty.py
+def test_an_unreadable_table_is_refused_by_name(name, content, fault, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     message = refusal(tmp_path / name)
     assert message.startswith(f"{tmp_path / name}: ") and fault in message
 
@@ -165,46 +147,23 @@ def test_words_like_null_are_text_and_a_null_of_parquet_is_empty(written, tmp_pa
     assert refusal(path) == f"{path}: row 0: label '' is empty or has an empty part"
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_manifest_that_is_written_meanwhile_is_refused(written, tmp_path, monkeypatch, suffix):
-    """Cut at a line's end it would be a good, shorter one."""
-    path = tmp_path / f"m.{suffix}"
-    whole = load_manifest(written()).table
-    save_manifest(whole.head(4), path)
-    module = importlib.import_module("guie.data.manifest.table")
-    checked = module.check
-
-    def slowly(*arguments):
-        save_manifest(whole, path)
-        return checked(*arguments)
-
-    monkeypatch.setattr(module, "check", slowly)
-    assert "changed while it was read" in refusal(path)
-
-
 # ---------------------------------------------------------------- rows
 
 
 BAD = [
     ("t/9.jpg,toys/x|,toys,train,train", "has an empty part"),
-    ("t/9.jpg,|toys/x,toys,train,train", "has an empty part"),
     ("t/9.jpg,toys/x||toys/y,toys,train,train", "has an empty part"),
-    ("t/9.jpg,toys/x,toys,Train,train", "split 'Train': allowed are train, val, test"),
-    ("t/9.jpg,toys/x,toys,train,query", "role 'query' in train: allowed are train"),
     ("t/9.jpg,toys/x,toys,test,train", "role 'train' in test: allowed are query, index, both"),
     ("t/9.jpg,toys/x,toys,train,", "role '' in train"),
-    ("/etc/hostname,toys/x,toys,train,train", "leaves the root"),
     ("t/../../9.jpg,toys/x,toys,train,train", "leaves the root"),
     (r"t\..\..\9.jpg,toys/x,toys,train,train", "leaves the root"),
     ("C:/9.jpg,toys/x,toys,train,train", "leaves the root"),
     ("./t/9.jpg,toys/x,toys,train,train", "without './' and '//'"),
     ("t//9.jpg,toys/x,toys,train,train", "without './' and '//'"),
     ("t/9.jpg/.,toys/x,toys,train,train", "without './' and '//'"),
-    ("t/0.jpg,toys/x,toys,train,train", "conflicting labels: 'toys/car' there, 'toys/x' here"),
     ("t/0.jpg,toys/x,toys,test,both", "a leak: split 'train' there, 'test' here"),
     ("t/9.jpg,toys/car,toys,val,both", "class 'toys/car' is in train and in val"),
     ("t/9.jpg,toys/z|toys/car,toys,test,both", "class 'toys/car' is in train and in test"),
-    (",,,,", "split '': allowed are"),
 ]
 
 
@@ -215,10 +174,10 @@ def test_a_bad_row_is_named_by_line(written, row, fault):
     assert any(fault in what for _, what in found)
 
 
-@pytest.mark.parametrize("name", ["t/a..b.jpg", "t/...jpg", "t/.x.jpg", "t/a b, c.jpg", "t/é.jpg"])
-def test_odd_but_honest_names_pass(written, name):
-    table = load_manifest(written(*GOOD, f'"{name}",toys/x,toys,train,train')).table
-    assert table["image_path"].iloc[-1] == name
+def test_odd_but_honest_names_pass(written):
+    names = ["t/a..b.jpg", "t/...jpg", "t/.x.jpg", "t/a b, c.jpg", "t/é.jpg"]
+    rows = [f'"{name}",toys/x,toys,train,train' for name in names]
+    assert load_manifest(written(*rows)).table["image_path"].tolist() == names
 
 
 def test_a_label_in_two_domains_is_named_in_both_rows(written):
@@ -227,53 +186,39 @@ def test_a_label_in_two_domains_is_named_in_both_rows(written):
     assert all("class 'cup' is in several domains" in what for _, what in found)
 
 
-def test_all_faults_at_once_and_a_count_of_the_rest(written):
-    lines = refusal(written(*(f"t/{n}.jpg,toys/x,toys,dev,train" for n in range(SHOWN + 7))))
-    lines = lines.splitlines()
-    assert len(lines) == SHOWN + 1 and lines[0].split(": ")[0].endswith("m.csv:2")
-    assert lines[-1].endswith("and 7 more faults")
-
-
-OUTSIDE = "an epoch draws an image 1e-09 to 1,000 times"
-WEIGHTS = dict.fromkeys(["", "0", "-1", "nan", "inf", "heavy"], "is not a positive number")
-WEIGHTS |= dict.fromkeys(["1e9", "1e300", "1001", "1e-300", "5e-324"], OUTSIDE)
-
-
-@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("weight", ["", "0", "-1", "nan", "inf", "heavy", "1001", "1e-300"])
 def test_bad_weights_are_named_all_at_once(written, weight):
-    rows = [f"{TRAIN.format(n)},{value}" for n, value in enumerate(["1", weight, weight])]
-    found = refused(written(*rows, header=f"{HEADER},weight"))
-    assert [line for line, _ in found] == ["3", "4"]
-    assert all(f"weight {weight!r}" in what and WEIGHTS[weight] in what for _, what in found)
+    rows = [f"{TRAIN.format(n)},{value}" for n, value in enumerate(["1", *[weight] * (SHOWN + 7)])]
+    lines = refusal(written(*rows, header=f"{HEADER},weight")).splitlines()
+    outside = "an epoch draws an image 1e-09 to 1,000 times"
+    fault = outside if weight.startswith("1") else "is not a positive number"
+    assert len(lines) == SHOWN + 1 and lines[-1].endswith("and 7 more faults")
+    assert f"m.csv:3: weight {weight!r}" in lines[0] and fault in lines[0]
 
 
-def test_weights_load_as_numbers_that_an_epoch_holds(written, monkeypatch):
-    monkeypatch.setattr(checks, "EPOCH_MAX", 1_500)
-    rows, header = [f"{TRAIN.format(n)},1000" for n in range(2)], f"{HEADER},weight"
-    held_out = "t/9.jpg,toys/y,toys,test,query,0.5"
-    fault = "weight: those of train make an epoch of 2,000 images; at most 1,500 are allowed"
-    assert refused(written(*rows, header=header)) == [("2", f"{fault}; lower the weights")]
-    assert load_manifest(written(rows[0], held_out, header=header)).table["weight"].sum() == 1000.5
+def test_weights_load_as_numbers(written):
+    path = written(f"{TRAIN.format(0)},1000", f"{TRAIN.format(1)},0.5", header=f"{HEADER},weight")
+    assert load_manifest(path).table["weight"].sum() == 1000.5
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\t", "\x00", "\x7f", "\x85", "\u2028", "\u2029"])
 @pytest.mark.parametrize("column", ["label", "domain"])
-def test_a_line_break_in_a_label_or_a_domain_is_refused(end: str, column: str, tmp_path: Path):
+def test_a_line_break_in_a_label_or_a_domain_is_refused(column: str, tmp_path: Path):
     """A list of labels has one a line, and a report has them on a terminal."""
-    rows = pd.DataFrame([TRAIN.format(n).split(",") for n in range(3)], columns=HEADER.split(","))
-    rows["label"] = [f"toys/{n}" for n in range(3)]
-    rows.loc[1, column] += f"{end}x"
-    rows.to_parquet(tmp_path / "m.parquet")
-    message = refusal(tmp_path / "m.parquet")
-    fault = f"m.parquet: row 1: {column} {rows.loc[1, column]!r} has a line break or a control"
-    assert fault in message and "\n" not in message
-
-
-def test_arrow_finds_control_characters():
-    """Some versions of pandas pass the expression on to Arrow, which does not know \\u."""
-    labels = pa.array(["a b", "a\u2028b", "a\x85b", "a\x00b"])
-    found = pyarrow.compute.match_substring_regex(labels, CONTROL).to_pylist()
-    assert found == [False, True, True, True]
+    ends = ["\n", "\r", "\t", "\x00", "\x7f", "\x85", "\u2028", "\u2029"]
+    rows = [(f"{n}.jpg", f"{n}", f"d{n}", "train", "train") for n in range(len(ends))]
+    table = pd.DataFrame(rows, columns=HEADER.split(","))
+    table[column] += pd.Series(ends) + "x"
+    table.to_parquet(tmp_path / "m.parquet")
+    lines = refusal(tmp_path / "m.parquet").splitlines()
+    assert len(lines) == len(ends)
+    for line, row in zip(lines, table.index, strict=True):
+        fault = (
+            f"m.parquet: row {row}: {column} {table[column][row]!r} has a line break or a control"
+        )
+        assert fault in line
+    # some versions of pandas pass the expression on to Arrow, which does not know \\u
+    found = pyarrow.compute.match_substring_regex(pa.array(["a b", *table[column]]), CONTROL)
+    assert found.to_pylist() == [False] + [True] * len(ends)
 
 
 def _alone_slowly(rows: pd.DataFrame) -> list[bool]:
@@ -306,11 +251,8 @@ def test_queries_without_positive_agrees_with_its_definition(seed):
     ("sidecar", "fault"),
     [
         ("domains: {toys: {shared: true}}", "domains.toys.shared"),
-        ("domains: {toys: {shared_classes: 1}}", "domains.toys.shared_classes"),
         ("- a list", "must be a mapping"),
         ("domains: [", r"yaml:1: not valid YAML"),
-        # the last one would count without a word
-        ("domains:\n  toys: {}\n  toys: {}", 'yaml:3: not valid YAML: found duplicate key "toys"'),
     ],
 )
 def test_a_bad_sidecar_is_refused(written, sidecar, fault):
@@ -414,16 +356,6 @@ def test_rows_are_the_same_read_at_once_or_by_line(written):
     assert plain["width"].eq("").all()
 
 
-def test_rows_of_parquet_are_named_by_number(tmp_path):
-    rows = [TRAIN.format(0), TRAIN.format(0), TRAIN.format(2).replace("toys,train", "toys,dev")]
-    path = tmp_path / "m.parquet"
-    pd.DataFrame([row.split(",") for row in rows], columns=HEADER.split(",")).to_parquet(path)
-    assert refusal(path).splitlines() == [
-        f"{path}: row 1: image 't/0.jpg' is already in row 0; delete one of the two",
-        f"{path}: row 2: split 'dev': allowed are train, val, test",
-    ]
-
-
 # ---------------------------------------------------------------- legal but unusual
 
 
@@ -447,43 +379,30 @@ def test_queries_without_a_positive_are_named_by_line(written, caplog):
 
 
 @pytest.mark.parametrize(
-    ("label", "odd"),
-    [("toys/x", False), ("x", False), ("cars/x", True), ("toys/x|cars/y", True), ("toysx/y", True)],
-)
-def test_a_prefix_of_another_domain_is_named(written, caplog, label, odd):
-    path = written(TRAIN.format(0), f"t/9.jpg,{label},toys,train,train")
-    what = f":3: warning: label {label!r} in domain 'toys'; by convention a label is domain/class"
-    assert warned(path, caplog) == ([what] if odd else [])
-
-
-@pytest.mark.parametrize(
-    ("labels", "how"),
+    ("labels", "says"),
     [
-        (["t/Cup", "t/cup"], "'t/Cup' and 't/cup' differ only in case or space"),
-        (["t/caf\u00e9", "t/cafe\u0301"], "differ only in Unicode normal form"),
-        (["t/a", "t/A"], None),  # classes of characters
+        (["toys/x", "x"], None),
+        (
+            ["toys/x|cars/y"],
+            "label 'toys/x|cars/y' in domain 'toys'; by convention a label is domain/",
+        ),
+        (["toysx/y"], "label 'toysx/y' in domain 'toys'; by convention"),
+        (["toys/Cup", "toys/cup"], "'toys/Cup' and 'toys/cup' differ only in case or space"),
+        (["toys/caf\u00e9", "toys/cafe\u0301"], "differ only in Unicode normal form"),
+        (["toys/a", "toys/A"], None),  # classes of characters
     ],
 )
-def test_classes_that_look_the_same_are_named(written, caplog, labels: list[str], how: str | None):
-    rows = [f"t/{n}.jpg,{label},t,train,train" for n, label in enumerate(labels * 2)]
+def test_odd_labels_are_named(written, caplog, labels: list[str], says: str | None):
+    rows = [f"t/{n}.jpg,{label},toys,train,train" for n, label in enumerate(labels)]
     messages = warned(written(*rows), caplog)
-    assert len(messages) == (how is not None)
-    if how:
-        assert re.match(r":[23]: warning: the classes ", messages[0]), messages
-        assert messages[0].endswith("and are not one class") and how in messages[0]
+    assert len(messages) == (says is not None)
+    if says:
+        line = "2" if len(labels) == 1 else "[23]"
+        assert re.match(f":{line}: warning: ", messages[0]) and says in messages[0]
 
 
-def test_warnings_go_to_stderr_of_the_first_process(written):
+def test_only_the_first_process_warns(written, caplog, monkeypatch):
     path = written(LONELY[0])
-    program = f"""
-import os
-from guie.data.manifest import load_manifest
-for rank in "10":
-    os.environ["RANK"] = rank
-    print("rank", rank, flush=True)
-    load_manifest({str(path)!r})
-"""
-    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run([sys.executable, "-c", program], text=True, check=True, **both)
-    start = f"rank 1\nrank 0\n{path}:2: warning: val query without a positive"
-    assert done.stdout.startswith(start) and done.stdout.count("\n") == 3
+    assert len(warned(path, caplog)) == 1
+    monkeypatch.setenv("RANK", "1")
+    assert warned(path, caplog) == []

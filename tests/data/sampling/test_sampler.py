@@ -6,7 +6,6 @@ import io
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
-from guie.config.loading import load_config
-from guie.config.sampling import SamplerConfig, sampler_config
-from guie.config.types import Config
 from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
 from guie.data.sampling.streams import key
 
@@ -40,13 +36,17 @@ KINDS = {
     "mixed P x K": {"name": "mixed", **PK},
     "mixed P x K by temperature": {"name": "mixed", **PK, "temperature": 2.0},
     "P x K": {"name": "dataset_size", **PK},
+    "shards": {"name": "shards", "window": 3},
 }
+ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed") and kind != "shards"]
+SHARDS = pd.Series([f"{n % 7}.tar" for n in range(165)])
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def sampler(kind: str | dict, seed: int = 0, batch_size: int = 8, **more) -> Sampler:
     config = KINDS.get(kind, kind) if isinstance(kind, str) else kind
-    return Sampler(DOMAINS, config, batch_size, (seed, 0), label_of_row=LABELS, **more)
+    more = {"label_of_row": LABELS, "shard_of_row": SHARDS, **more}
+    return Sampler(DOMAINS, config, batch_size, (seed, 0), **more)
 
 
 def domain_counts(one: Sampler, steps: int) -> Counter:
@@ -54,37 +54,19 @@ def domain_counts(one: Sampler, steps: int) -> Counter:
     return Counter(DOMAINS[one.batch(step)[0]] for step in range(steps))
 
 
-ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed")]
-
-
 @each_kind
-def test_a_batch_depends_on_seed_and_step_alone(kind: str) -> None:
+def test_batches_are_full_and_depend_on_seed_and_step_alone(kind: str) -> None:
     one, same, other = sampler(kind), sampler(kind), sampler(kind, seed=1)
-    forward = [one.batch(step) for step in range(50)]
-    backward = [same.batch(step) for step in reversed(range(50))][::-1]
-    np.testing.assert_array_equal(forward, backward)
-    for step in (49, 3, 17):
-        np.testing.assert_array_equal(sampler(kind).batch(step), forward[step])
-    assert (np.array(forward) != [other.batch(step) for step in range(50)]).any()
-
-
-@each_kind
-def test_every_batch_is_full_and_every_image_comes(kind: str) -> None:
-    one = sampler(kind)
     batches = np.stack([one.batch(step) for step in range(200)])
-    assert batches.shape == (200, 8)
-    assert set(batches.ravel()) == set(range(len(DOMAINS)))
-
-
-@pytest.mark.parametrize("kind", ONE_DOMAIN)
-def test_batches_of_one_domain_cover_it_evenly(kind: str) -> None:
-    one = sampler(kind)
-    batches = np.stack([one.batch(step) for step in range(200)])
-    domains = DOMAINS.to_numpy()[batches]
-    assert (domains == domains[:, :1]).all()
-    for domain in SIZES if "P x K" not in kind else ():
-        counts = np.bincount(batches.ravel(), minlength=len(DOMAINS))[DOMAINS == domain]
-        assert counts.max() - counts.min() <= 1
+    assert batches.shape == (200, 8) and set(batches.ravel()) == set(range(len(DOMAINS)))
+    np.testing.assert_array_equal(batches[49::-1], [same.batch(s) for s in reversed(range(50))])
+    assert (batches[:50] != [other.batch(step) for step in range(50)]).any()
+    if kind in ONE_DOMAIN:  # batches are of one domain, and cover it evenly
+        domains = DOMAINS.to_numpy()[batches]
+        assert (domains == domains[:, :1]).all()
+        for domain in SIZES if "P x K" not in kind else ():
+            counts = np.bincount(batches.ravel(), minlength=len(DOMAINS))[DOMAINS == domain]
+            assert counts.max() - counts.min() <= 1
 
 
 def test_mixed_sees_every_image_once_before_any_twice() -> None:
@@ -119,17 +101,16 @@ def test_an_image_is_not_its_own_positive_unless_asked_for() -> None:
 
 
 @each_kind
-def test_ranks_share_the_global_batch(kind: str) -> None:
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_share_the_global_batch(kind: str, ranks: int) -> None:
     one = sampler(kind)
-    whole = list(RankBatches(one, 3, 6, rank=0, ranks=1))
-    for ranks in (2, 4):
-        parts = [list(RankBatches(one, 3, 6, rank, ranks)) for rank in range(ranks)]
-        for number, batch in enumerate(whole):
-            together = [key for part in parts for key in part[number]]
-            assert sorted(together) == sorted(batch)
-            assert [step for step, _, _ in batch] == [3 + number] * 8
-            for rank, part in enumerate(parts):
-                assert [place for _, place, _ in part[number]] == list(range(rank, 8, ranks))
+    (whole,) = RankBatches(one, 5, 6, rank=0, ranks=1)
+    assert [(step, place) for step, place, _ in whole] == [(5, place) for place in range(8)]
+    for rank in range(ranks):
+        assert list(RankBatches(one, 5, 6, rank, ranks)) == [whole[rank::ranks]]
+        ((visits, rows),) = RankDraws(one, 5, 6, rank, ranks)
+        np.testing.assert_array_equal(visits, one.draw(5)[0][rank::ranks])
+        np.testing.assert_array_equal(rows, one.draw(5)[1][rank::ranks])
 
 
 def test_a_category_without_images_is_no_domain() -> None:
@@ -139,80 +120,44 @@ def test_a_category_without_images_is_no_domain() -> None:
     np.testing.assert_array_equal(one.batch(5), sampler("balanced").batch(5))
 
 
+WEIGHTS = {"weight_of_row": pd.Series(2.0, index=DOMAINS.index)}
+
+
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "more", "says"),
     [
+        ({"name": "balanced", "factors": {"boats": 2.0}}, {}, "factors names boats; .* art, cars"),
+        ({"name": "specialist_steps", "steps": {"art": 1}}, {}, "no entry for cars, toys"),
+        ({"name": "specialist_steps", "steps": {**STEPS, "boats": 1}}, {}, "steps names boats"),
         (
-            {"name": "balanced", "factors": {"boats": 2.0}},
-            "factors names boats; .* art, cars, toys",
+            {"name": "mixed", "images_per_class": 3},
+            {},
+            "no multiple of .* 3; it can be 1, 2, 4, 8$",
         ),
-        ({"name": "specialist_steps", "steps": {"art": 1}}, "no entry for cars, toys"),
-        ({"name": "specialist_steps", "steps": {**STEPS, "boats": 1}}, "steps names boats"),
-        ({"name": "mixed", "images_per_class": 3}, "no multiple of .* 3; it can be 1, 2, 4, 8$"),
         (
             {"name": "balanced", "images_per_class": 8, "rare_classes": "leave_out"},
+            {},
             "no class of art has images_per_class 8 images; set it to at most 5",
         ),
-        ({"name": "loss_driven", "period": "2 steps"}, "at least 3"),
+        ({"name": "loss_driven", "period": "2 steps"}, {}, "2 steps are too few.* at least 3"),
+        (KINDS["P x K"], WEIGHTS, "images_per_class .* weight column; set weights: false"),
+        ({"name": "shards"}, {"shard_of_row": None}, "needs an index of shards as data.manifest"),
+        ({"name": "shards"}, WEIGHTS, "has a weight column"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(config: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        sampler(config)
-
-
-def test_no_images_are_refused() -> None:
-    with pytest.raises(UserError, match="no image to train on"):
-        Sampler(pd.Series([], dtype=str), "mixed", 8, (0, 0))
+def test_what_cannot_be_sampled_is_refused(config: dict, more: dict, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        sampler(config, **more)
+    assert sampler({"name": "balanced", **PK, "weights": False}, **WEIGHTS)
 
 
 @each_kind
-def test_draws_are_the_batches_with_the_draws_before_each(kind: str) -> None:
+def test_draws_count_the_draws_before_each(kind: str) -> None:
     one, seen = sampler(kind), Counter()
     for step in range(60):
         visits, rows = one.draw(step)
-        np.testing.assert_array_equal(rows, one.batch(step))
         seen.update(zip(rows.tolist(), visits.tolist(), strict=True))
-    drawn, distinct = sum(seen.values()), len(seen)
-    assert distinct > 0.98 * drawn and max(visit for _, visit in seen) >= 1
-    late = [next(iter(RankDraws(one, 41, 60, rank, 2))) for rank in (0, 1)]
-    for rank, (visits, rows) in enumerate(late):
-        np.testing.assert_array_equal(visits, one.draw(41)[0][rank::2])
-        np.testing.assert_array_equal(rows, one.draw(41)[1][rank::2])
-
-
-class Stage(Config):
-    sampler: SamplerConfig = sampler_config("mixed")
-
-
-def loaded(tmp_path: Path, text: str) -> SamplerConfig:
-    file = tmp_path / "stage.yaml"
-    file.write_text(text)
-    return load_config(file, Stage).sampler
-
-
-def test_settings_arrive(tmp_path: Path) -> None:
-    mixed = loaded(tmp_path, "sampler: {name: mixed, temperature: .inf, images_per_class: 4}")
-    assert mixed.temperature == float("inf") and mixed.images_per_class == 4
-    assert sampler_config("mixed").one_stream and not mixed.one_stream
-    assert loaded(tmp_path, "sampler: balanced") == loaded(tmp_path, "sampler: {name: balanced}")
-    assert Stage.model_validate(Stage(sampler=mixed).model_dump()).sampler == mixed
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("sampler: mixd", "sampler.*mixd.*did you mean mixed"),
-        ("sampler: {name: mixed, temperatur: 2}", "temperatur: .*did you mean temperature"),
-        ("sampler: {name: round_robin, factors: {a: 2}}", "factors: unknown key"),
-        ("sampler: {name: mixed, temperature: 0}", "sampler.temperature: .*greater than 0"),
-        ("sampler: {name: mixed, factors: {a: 0}}", "factors.*a: .*greater than 0"),
-        ("sampler: specialist_steps", "steps: missing"),
-    ],
-)
-def test_what_is_wrong_is_told_by_key(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        loaded(tmp_path, text)
+    assert len(seen) > 0.98 * sum(seen.values()) and max(visit for _, visit in seen) >= 1
 
 
 def test_round_robin_takes_domains_in_turn() -> None:
@@ -242,13 +187,6 @@ def test_every_epoch_has_the_shares_to_the_step(kind: str, shares: dict[str, flo
     assert epochs[0] != epochs[1]
 
 
-def test_dataset_size_gives_a_small_domain_a_step() -> None:
-    one = sampler("dataset_size")
-    assert one.steps_per_epoch == 21
-    assert domain_counts(one, 21) == {"cars": 15, "toys": 5, "art": 1}
-    assert domain_counts(sampler("dataset_size", batch_size=64), 4)["art"] == 1
-
-
 def test_mixed_shares_hold_in_every_batch() -> None:
     one = sampler({"name": "mixed", "temperature": float("inf"), "factors": {"art": 2.0}})
     batches = [one.batch(step) for step in range(2 * one.steps_per_epoch)]
@@ -259,46 +197,22 @@ def test_mixed_shares_hold_in_every_batch() -> None:
     assert len({DOMAINS[batch[0]] for batch in batches}) == 3
 
 
-def test_weights_of_the_manifest() -> None:
-    weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
-    one = sampler("mixed", weight_of_row=weights)
-    rows = np.concatenate([one.batch(step) for step in range(215)])
-    share = Counter(DOMAINS[rows])["art"] / len(rows)
-    assert share == pytest.approx(55 / 215, abs=0.01)
-    by_size = sampler("dataset_size", weight_of_row=weights)
-    assert domain_counts(by_size, 27)["art"] == 7 == round(27 * 55 / 215)
-    config = {"name": "mixed", "weights": False}
-    ignored = sampler(config, weight_of_row=weights).batch(3)
-    np.testing.assert_array_equal(ignored, sampler("mixed").batch(3))
-
-
 @pytest.mark.parametrize("kind", ["mixed", "dataset_size", "balanced", "round_robin"])
 def test_an_epoch_is_what_the_weights_say_is_drawn(kind: str) -> None:
     """As the 2nd place repeats images to 20 a class: 5.49 million rows an epoch are its steps."""
-    plain = sampler(kind).steps_per_epoch
     weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
     more = sampler(kind, weight_of_row=weights)
-    assert (plain, more.steps_per_epoch) == (21, 27)  # 165 images, 215 draws
+    assert (sampler(kind).steps_per_epoch, more.steps_per_epoch) == (21, 27)  # 165 and 215 draws
     epoch = np.concatenate([more.batch(step) for step in range(27)])
     if kind in ("mixed", "dataset_size"):
         counts = np.bincount(epoch, minlength=165)
         assert abs(counts[DOMAINS == "art"].mean() - 11) < 1
         assert abs(counts[DOMAINS != "art"].mean() - 1) < 0.05
-
-
-def test_shares_do_not_drift_by_rounding() -> None:
-    one = sampler("balanced")  # 21 steps for 3 domains come out even; 20 would not
-    uneven = Sampler(DOMAINS[:158], "balanced", 8, (0, 0))
-    assert (one.steps_per_epoch, uneven.steps_per_epoch) == (21, 20)
-    counts = domain_counts(uneven, 5 * 20)
-    assert max(counts.values()) - min(counts.values()) <= 1
-
-
-def test_classes_by_images_refuse_weights() -> None:
-    weights = pd.Series(2.0, index=DOMAINS.index)
-    with pytest.raises(UserError, match="images_per_class .* weight column; set weights: false"):
-        sampler("P x K", weight_of_row=weights)
-    sampler({"name": "balanced", **PK, "weights": False}, weight_of_row=weights)
+    if kind == "dataset_size":
+        assert domain_counts(more, 27)["art"] == 7 == round(27 * 55 / 215)
+    if kind == "mixed":
+        ignored = sampler({"name": "mixed", "weights": False}, weight_of_row=weights)
+        np.testing.assert_array_equal(ignored.batch(3), sampler("mixed").batch(3))
 
 
 class Keys(Dataset):
@@ -338,9 +252,6 @@ def test_a_loader_that_reads_ahead_changes_nothing() -> None:
     trained_on(first, 0, 13, workers=0)
     second.load(reloaded(first.state()))
     assert trained_on(second, 13, 32, workers=2) == seen[13:]
-
-
-def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
     short = sampler({"name": "loss_driven", "period": "3 steps"})
     with pytest.raises(UserError, match="step 6 .* above twice data.workers"):
         trained_on(short, 0, 32, workers=2)
@@ -360,4 +271,5 @@ def test_only_a_sampler_that_learns_has_a_state() -> None:
     one.load({})
     assert one.state() == {} and not one.learns
     assert sampler("loss_driven").learns
+    assert sampler("shards").steps_per_epoch == sampler("mixed").steps_per_epoch
     assert one.shares(0) == pytest.approx({"art": 5 / 165, "cars": 120 / 165, "toys": 40 / 165})

@@ -17,7 +17,6 @@ from guie.base.errors import UserError
 from guie.curation import packing
 from guie.curation.indexing import DROPPED, index_tars
 from guie.curation.packing import pack
-from guie.data.manifest import load_manifest
 from guie.data.shards.index import PARTS, claimed
 from guie.rows.checks import VERSION
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes, tar_of
@@ -92,84 +91,44 @@ def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_a_packing_that_another_process_finished_meanwhile_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, folder = data_set(tmp_path / "files"), tmp_path / "shards"
-    find, before = packing.find_unreadable, {}
-
-    def slowly(*given):
-        monkeypatch.setattr(packing, "find_unreadable", find)
-        pack(files, folder, SHARD_BYTES, 1)
-        before.update({file: file.stat().st_ino for file in folder.iterdir()})
-        return find(*given)
-
-    monkeypatch.setattr(packing, "find_unreadable", slowly)
-    assert pack(files, folder, SHARD_BYTES, 1).exists()
-    assert {file: file.stat().st_ino for file in folder.iterdir()} == before
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_shards_of_another_manifest_stay(tmp_path: Path, finished: bool) -> None:
-    files, _ = packed(tmp_path)
-    folder = tmp_path / "shards"
-    if not finished:
-        (folder / "index.parquet").unlink()
+def test_shards_of_another_manifest_or_no_longer_whole_stay(tmp_path: Path) -> None:
+    files, shards = packed(tmp_path)
+    folder = shards.path.parent
     before = contents(folder)
+    with pytest.raises(UserError, match=r"shards.*(write elsewhere|delete)"):
+        pack(files, folder, SHARD_BYTES // 2, 1)
+    tar = folder / "shard-000001.tar"
+    for damage in (lambda: tar.write_bytes(before[tar.name][:3000]), tar.unlink):
+        damage()
+        with pytest.raises(UserError, match=r"shard-000001.tar is missing or damaged \(1 of"):
+            pack(files, folder, SHARD_BYTES, 1)
+    tar.write_bytes(before[tar.name])
+    shards.path.unlink()
     with pytest.raises(UserError, match=r"shards.*(write elsewhere|delete)"):
         pack(files, folder, SHARD_BYTES // 2, 1)
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("cut", [True, False])
-def test_a_set_that_is_no_longer_whole_is_not_called_packed(cut: bool, tmp_path: Path) -> None:
-    files, shards = packed(tmp_path)
-    folder = shards.path.parent
-    tar = folder / "shard-000001.tar"
-    tar.write_bytes(tar.read_bytes()[:3000]) if cut else tar.unlink()
-    with pytest.raises(UserError, match=r"shard-000001.tar is missing or damaged \(1 of"):
-        pack(files, folder, SHARD_BYTES, 1)
-
-
-def test_an_image_that_changes_stops_it_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = data_set(tmp_path / "files")
-    monkeypatch.setattr(packing, "_bytes_of", lambda path: Path(path).read_bytes() + b"more")
-    with pytest.raises(UserError, match=r"\.v1\.jpg: changed while it was packed"):
-        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
-    assert not contents(tmp_path / "shards")
-
-
-def test_an_unreadable_image_is_named_before_anything_is_written(tmp_path: Path) -> None:
-    files = data_set(tmp_path / "files")
-    (tmp_path / "files/train/00.v1.jpg").write_bytes(picture_bytes(0)[:700])
-    with pytest.raises(UserError, match=r"train/00\.v1\.jpg"):
-        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
-    assert not (tmp_path / "shards").exists()
-
-
-def test_a_disk_too_small_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = data_set(tmp_path / "files")
+def test_an_image_or_a_disk_that_cannot_be_packed_is_named(tmp_path: Path, monkeypatch) -> None:
+    files, shards = data_set(tmp_path / "files"), tmp_path / "shards"
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(UserError, match="the disk has 1,000 free"):
-        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+        with pytest.raises(UserError, match="the disk has 1,000 free"):
+            pack(files, shards, SHARD_BYTES, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(packing, "_bytes_of", lambda path: Path(path).read_bytes() + b"more")
+        with pytest.raises(UserError, match=r"\.v1\.jpg: changed while it was packed"):
+            pack(files, shards, SHARD_BYTES, 1)
+    files.file("train/00.v1.jpg").write_bytes(picture_bytes(0)[:700])
+    with pytest.raises(UserError, match=r"train/00\.v1\.jpg"):
+        pack(files, tmp_path / "others", SHARD_BYTES, 1)
+    assert not contents(shards) and not (tmp_path / "others").exists()
 
 
-def test_curate_packs_a_manifest_again_without_work(tmp_path: Path, capsys) -> None:
-    files = data_set(tmp_path / "files")
-    words = ["--manifest", str(files.path), "--shards", str(tmp_path / "out"), "--shard-mb", "0.02"]
-    words += ["--workers", "1"]
-    curate.main(words)
-    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()}
-    curate.main(words)
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()} == before
-    assert len(load_manifest(tmp_path / "out/index.parquet").table) == len(files.table)
-
-
-def test_a_mix_keeps_the_pixel_digests_of_its_cleaning(tmp_path: Path) -> None:
-    files = data_set(tmp_path / "files")
+def test_curate_packs_a_cleaned_mix_once(tmp_path: Path) -> None:
+    """The index keeps the pixel digests of the cleaning."""
+    files, out = data_set(tmp_path / "files"), tmp_path / "out"
     (tmp_path / "mix.yaml").write_text(
         f"""
 name: mix
@@ -180,18 +139,12 @@ features: {tmp_path}/features
 sources: [{{kind: manifest, path: {files.path}}}]
 """
     )
-    curate.main(
-        [
-            "--config",
-            str(tmp_path / "mix.yaml"),
-            "--shards",
-            str(tmp_path / "shards"),
-            "--workers",
-            "1",
-        ]
-    )
-    index = pd.read_parquet(tmp_path / "shards/index.parquet")
-    assert index["pixels"].str.len().eq(32).all()
+    shards = ["--shards", str(out), "--shard-mb", "0.02", "--workers", "1"]
+    curate.main(["--config", str(tmp_path / "mix.yaml"), *shards])
+    before = {file: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert pd.read_parquet(out / "index.parquet")["pixels"].str.len().eq(32).all()
+    curate.main(["--manifest", str(tmp_path / "mix.csv"), *shards])
+    assert {file: file.stat().st_mtime_ns for file in out.iterdir()} == before
 
 
 CURATE = Path(__file__).parents[3] / "src/curate.py"
@@ -204,20 +157,22 @@ def tars(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [".parts/notes.txt", f"{PARTS}/notes.txt", f"{PARTS}/a/b.parquet"])
-def test_files_of_a_user_stay(name: str, tmp_path: Path) -> None:
+def test_files_of_a_user_stay(tmp_path: Path) -> None:
     """Also in the folder of our own name, where a killed process has left its work."""
     folder, shards = tars(tmp_path / "tars"), tmp_path / "shards"
+    mine = [".parts/notes.txt", f"{PARTS}/notes.txt", f"{PARTS}/a/b.parquet"]
     for place in (folder, shards):
         with pytest.raises(KeyError), claimed(place):
             raise KeyError("killed")
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text("mine")
+        for name in mine:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("mine")
     index_tars(folder, "art", "train", 1)
     pack(data_set(tmp_path / "files"), shards, SHARD_BYTES, 1)
     for place in (folder, shards):
-        assert (place / name).read_text() == "mine" and (place / "index.parquet").exists()
-        assert not list((place / PARTS).glob("*.tar*")) and not (place / PARTS / "lock").exists()
+        assert all((place / name).read_text() == "mine" for name in mine)
+        assert (place / "index.parquet").exists() and not (place / PARTS / "lock").exists()
+        assert not list((place / PARTS).glob("*.tar*"))
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -248,15 +203,15 @@ def test_a_list_that_is_not_ours_is_refused_and_ours_is_renewed(tmp_path: Path) 
     assert not listed.exists()
 
 
-@pytest.mark.parametrize("name", ["index.sidecar.yaml", "index.boxes.csv", "index.texts.csv"])
-def test_packing_replaces_no_companion_of_a_user(name: str, tmp_path: Path) -> None:
+def test_packing_replaces_no_companion_of_a_user(tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
-    for kept in (name, ".shard-notes.tmp.tar"):
-        (shards / kept).write_text("mine")
-    with pytest.raises(UserError, match=f"{name}: would be replaced"):
-        pack(data_set(tmp_path / "files"), shards, SHARD_BYTES, 1)
-    (shards / name).rename(tmp_path / name)
+    (shards / ".shard-notes.tmp.tar").write_text("mine")
+    for name in ("index.sidecar.yaml", "index.boxes.csv"):
+        (shards / name).write_text("mine")
+        with pytest.raises(UserError, match=f"{name}: would be replaced"):
+            pack(data_set(tmp_path / "files"), shards, SHARD_BYTES, 1)
+        (shards / name).unlink()
     pack(data_set(tmp_path / "files"), shards, SHARD_BYTES, 1)
     assert (shards / ".shard-notes.tmp.tar").read_text() == "mine"
 

@@ -176,7 +176,11 @@ def read_dataset(
     if rows.empty:
         chosen_splits = f" of split {', '.join(splits)}" if splits else ""
         raise UserError(f"{dataset.title} in {folder}: no images{chosen_splits} are listed")
-    names = _names_on_disk(rows["image_path"], files)
+    # unzip may have written names with other letters than ASCII differently from the list
+    absent = rows["image_path"][~present(rows["image_path"], files)]
+    odd = [path for path in absent if not path.isascii() or "#U" in path]
+    real = {plain_name(path): path for path in files} if odd else {}
+    names = {path: real[name] for path in odd if (name := plain_name(path)) in real}
 
     def as_on_disk(column: pd.Series) -> pd.Series:
         return column.map(lambda path: names.get(path, path)) if names else column
@@ -218,14 +222,6 @@ def _checked(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
         if fault:
             raise UserError(f"{dataset.name}: {name}: {value!r}: {fault}")
     return {**dataset.options, **given}
-
-
-def _names_on_disk(paths: pd.Series, files: frozenset[str]) -> dict[str, str]:
-    """Return the name on disk of paths that unzip wrote differently from the list."""
-    absent = paths[~present(paths, files)]
-    odd = [path for path in absent if not path.isascii() or "#U" in path]
-    real = {plain_name(path): path for path in files} if odd else {}
-    return {path: real[name] for path in odd if (name := plain_name(path)) in real}
 
 
 def _check_counts(

@@ -49,16 +49,15 @@ def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
 def listing(roots: Sequence[str | Path] | None = None) -> str:
     """Return the text of `curate.py --list`: one line per data set, with its folder or homepage."""
     roots = roots or ROOTS
-    lines = []
-    for dataset in DATASETS.values():
-        folder = find(dataset, roots)
-        where = str(folder) if folder else f"-  {dataset.homepage}"
-        lines.append((dataset.name, dataset.title, where))
-    name_width, title_width = (max(len(line[column]) for line in lines) for column in (0, 1))
-    found = sum(not where.startswith("-") for _, _, where in lines)
-    head = f"{found} of {len(lines)} datasets found in {', '.join(map(str, roots))}"
-    rows = [f"{name:{name_width}}  {title:{title_width}}  {where}" for name, title, where in lines]
-    return "\n".join([head, *rows])
+    folders = {name: find(dataset, roots) for name, dataset in DATASETS.items()}
+    found = sum(folder is not None for folder in folders.values())
+    lines = [f"{found} of {len(folders)} datasets found in {', '.join(map(str, roots))}"]
+    name_width = max(map(len, DATASETS))
+    title_width = max(len(dataset.title) for dataset in DATASETS.values())
+    for name, dataset in DATASETS.items():
+        where = folders[name] or f"-  {dataset.homepage}"
+        lines.append(f"{name:{name_width}}  {dataset.title:{title_width}}  {where}")
+    return "\n".join(lines)
 
 
 def _marked(dataset: Dataset, folder: Path) -> Path | None:

@@ -54,7 +54,7 @@ class Layout:
         replace: by column, a regular expression and its replacement.
         parse: by column, a regular expression, whose named groups are further columns.
         numbers: columns of whole numbers. `number` counts the rows from 1.
-        unique: columns by which a split's rows are unique; the first of equal ones stays.
+        unique: columns that identify a row within its split; the first of equal ones stays.
         path, label: format strings of columns.
         prefixes: folders that the path may be in; the one with most images counts.
         split: of every image. By default that of its list.

@@ -11,9 +11,7 @@ from guie.base.files import CONTROL
 from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
 from guie.data.names import alike, difference
 
-# The length of an epoch is the sum of the weights, and its order must fit into memory.
-WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
-EPOCH_MAX = 500_000_000
+WEIGHTS = (1e-9, 1000)  # of an image; the length of an epoch is their sum, and must fit into memory
 
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
@@ -114,13 +112,6 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
         for row in table.index[positive & ((weight < least) | (weight > most))]:
             limits = f"an epoch draws an image {least:g} to {most:,} times"
             yield row, f"weight {table['weight'][row]!r}: {limits}"
-        trained = positive & (weight <= most) & (table["split"] == "train").to_numpy()
-        if (images := weight[trained].sum()) > EPOCH_MAX:
-            yield (
-                table.index[trained][0],
-                f"weight: those of train make an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are"
-                " allowed; lower the weights",
-            )
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:

@@ -46,19 +46,17 @@ def companion_path(manifest: Path, kind: str) -> Path:
 
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
     """Return its columns as text, indexed by the line in the file. Raises UserError."""
-    needed = ", ".join(COLUMNS[kind])
-    rows = read_csv_rows(path)
-    for column in COLUMNS[kind]:
-        if column not in rows.table:
-            raise UserError(f"{path}: no column {column!r}; the columns must be {needed}")
+    rows = read_csv_rows(path, COLUMNS[kind])
     return rows.table[list(COLUMNS[kind])].set_axis(rows.places)
 
 
 def read_companions(manifest: Path) -> Companions:
     """Return all companions of a manifest, indexed from 0. Raises UserError."""
-    paths = {kind: companion_path(manifest, kind) for kind in COLUMNS}
-    found = {kind: path for kind, path in paths.items() if os.path.lexists(path)}
-    return {kind: read_companion(path, kind).reset_index(drop=True) for kind, path in found.items()}
+    return {
+        kind: read_companion(path, kind).reset_index(drop=True)
+        for kind in COLUMNS
+        if os.path.lexists(path := companion_path(manifest, kind))
+    }
 
 
 def write_companions(manifest: Path, companions: Companions) -> None:
@@ -125,15 +123,19 @@ def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
     """
     boxes = read_companion(path, "boxes")
     _, *sides = COLUMNS["boxes"]
-    _refuse_boxes(path, boxes, ~boxes["image_path"].isin(images), "the manifest has no such image")
-    _refuse_boxes(path, boxes, boxes.duplicated("image_path"), "already has a box; delete one")
     numbers = boxes[sides].apply(pd.to_numeric, errors="coerce")
-    _refuse_boxes(
-        path, boxes, ~np.isfinite(numbers).all(axis=1), "a side of its box is not a number"
-    )
-    rounded = np.rint(numbers).astype(int)
+    finite = np.isfinite(numbers).all(axis=1)
+    rounded = np.rint(numbers[finite]).astype(int).reindex(boxes.index, fill_value=0)
     empty = (rounded["x1_px"] >= rounded["x2_px"]) | (rounded["y1_px"] >= rounded["y2_px"])
-    _refuse_boxes(path, boxes, empty, "its box is empty")
+    for bad, fault in (
+        (~boxes["image_path"].isin(images), "the manifest has no such image"),
+        (boxes.duplicated("image_path"), "already has a box; delete one"),
+        (~finite, "a side of its box is not a number"),
+        (empty, "its box is empty"),
+    ):
+        if bad.any():
+            line = bad.idxmax()
+            raise UserError(f"{path}:{line}: {boxes['image_path'][line]}: {fault}")
     return rounded.assign(image_path=boxes["image_path"])[boxes.columns]
 
 
@@ -160,9 +162,3 @@ def boxes_of(
                 f" {width} x {height}"
             )
     return crops
-
-
-def _refuse_boxes(path: Path, boxes: pd.DataFrame, bad: pd.Series, fault: str) -> None:
-    if bad.any():
-        line = bad.idxmax()
-        raise UserError(f"{path}:{line}: {boxes['image_path'][line]}: {fault}")

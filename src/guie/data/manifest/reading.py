@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,39 +120,26 @@ class TextRows:
 
 
 def read_rows(path: Path) -> TextRows:
-    """Read a CSV or, by its extension, a Parquet file.
+    """Read a manifest: a CSV or, by its extension, a Parquet file.
 
     Raises UserError if the file as a whole is not a manifest; invalid lines are returned as faults.
     """
     if why := why_unreadable(path, "manifest"):
         raise UserError(why)
-    try:
-        rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read as a table: {error}") from None
+    rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, REQUIRED)
     if rows.table.empty and not rows.faults:
         raise UserError(f"{path}: has a header but no rows")
     return rows
 
 
-def read_csv_rows(path: Path) -> TextRows:
+def read_csv_rows(path: Path, required: Sequence[str] = ()) -> TextRows:
     """Return the rows of any CSV with a header, indexed from 0, as text, without blank lines.
 
-    Raises UserError naming the file and the first invalid line.
+    Raises UserError naming the file and a missing column, or the first invalid line.
     """
     if why := why_unreadable(path, "table"):
         raise UserError(why)
-    try:
-        data = path.read_bytes()
-        columns: list[str] = next((row for row in _reader(data) if not _is_blank(row)), [])
-    except (OSError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); correct it") from None
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if not columns or twice:
-        fault = f"column {twice[0]!r} occurs twice" if twice else "no header line"
-        raise UserError(f"{path}: cannot be read ({fault}); correct it")
-    rows = _read_by_line(data, columns)
+    rows = _read_csv(path, required)
     if rows.faults:
         line, what = min(rows.faults)
         raise UserError(f"{path}:{line}: {what}")
@@ -159,8 +147,11 @@ def read_csv_rows(path: Path) -> TextRows:
 
 
 def _read_parquet(path: Path) -> TextRows:
-    table = pd.read_parquet(path).reset_index(drop=True)
-    _refuse_columns(path, list(table.columns))
+    try:
+        table = pd.read_parquet(path).reset_index(drop=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a table: {error}") from None
+    _refuse_columns(path, list(table.columns), REQUIRED)
     text = [c for c in table.columns if c in (*REQUIRED, "dataset", "caption", "label_source")]
     plain = {c: pd.api.types.is_string_dtype(table[c].dtype) for c in text}
     # others are objects first: a null must become "", not the class "None"; a category rejects new values
@@ -169,27 +160,32 @@ def _read_parquet(path: Path) -> TextRows:
     return TextRows(table, np.arange(len(table)), "row", [])
 
 
-def _read_csv(path: Path) -> TextRows:
+def _read_csv(path: Path, required: Sequence[str]) -> TextRows:
     data = path.read_bytes()
     if not data.strip():
-        raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
+        raise UserError(
+            f"{path}: cannot be read: it is empty; its first line must name its columns"
+        )
     if b"\0" in data[:HEAD_BYTES]:  # UTF-16, a workbook, an archive
         raise UserError(f"{path}: is not text in UTF-8; {SAVE_AS}")
-    columns: list[str] = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
-    _refuse_columns(path, columns)
+    try:
+        columns = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
+    except csv.Error as error:
+        raise UserError(f"{path}: cannot be read as a table: {error}") from None
+    _refuse_columns(path, columns, required)
     table = _read_plain(data, columns)
     if table is None:
         return _read_by_line(data, columns)
     return TextRows(table, np.arange(len(table)) + 2, "line", [])
 
 
-def _refuse_columns(path: Path, columns: list[str]) -> None:
-    if missing := [c for c in REQUIRED if c not in columns]:
+def _refuse_columns(path: Path, columns: list[str], required: Sequence[str]) -> None:
+    if missing := [c for c in required if c not in columns]:
         found = ", ".join(map(str, columns))
         found = found if len(found) <= 200 else found[:199] + "…"
         raise UserError(f"{path}: missing columns {', '.join(missing)}; found {found!r}; {SAVE_AS}")
     if twice := sorted({c for c in columns if columns.count(c) > 1}):
-        raise UserError(f"{path}: column {', '.join(twice)} occurs twice in the header")
+        raise UserError(f"{path}: column {twice[0]!r} occurs twice in the header")
 
 
 def _read_plain(data: bytes, columns: list[str]) -> pd.DataFrame | None:
@@ -212,7 +208,6 @@ def _read_plain(data: bytes, columns: list[str]) -> pd.DataFrame | None:
 def _read_by_line(data: bytes, columns: list[str]) -> TextRows:
     rows, lines, faults = [], [], _not_utf8(data)
     reader = _reader(data)
-    header_seen = False
     while True:
         line = reader.line_num + 1
         try:
@@ -224,34 +219,27 @@ def _read_by_line(data: bytes, columns: list[str]) -> TextRows:
             continue
         if _is_blank(row):
             continue
-        if not header_seen:
-            header_seen = True
-        elif len(row) == len(columns):
+        if len(row) == len(columns):
             rows.append(row)
             lines.append(line)
-        else:
-            remedy = "put quotes around a value that holds a comma"
-            if len(row) < len(columns):
-                remedy = "a column without a value still needs its comma"
-            found = f"{len(row)} columns where the header has {len(columns)}"
-            faults.append((line, f"{found}; {remedy}"))
-    table = pd.DataFrame(rows, columns=columns, dtype=str)
-    return TextRows(table, np.array(lines, dtype=int), "line", faults)
+            continue
+        remedy = "put quotes around a value that holds a comma"
+        if len(row) < len(columns):
+            remedy = "a column without a value still needs its comma"
+        found = f"{len(row)} columns where the header has {len(columns)}"
+        faults.append((line, f"{found}; {remedy}"))
+    table = pd.DataFrame(rows[1:], columns=columns, dtype=str)  # the first is the header
+    return TextRows(table, np.array(lines[1:], dtype=int), "line", faults)
 
 
 def _not_utf8(data: bytes) -> list[Fault]:
-    """Report the first line that is not UTF-8, and how many more there are; often it is Latin-1."""
-    lines = []
-    for line, text in enumerate(data.split(b"\n"), start=1):
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            lines.append((line, text[error.start]))
-    if not lines:
-        return []
-    line, byte = lines[0]
-    more = f", nor are {len(lines) - 1} other lines" if len(lines) > 1 else ""
-    return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps){more}; {SAVE_AS}")]
+    """Report the first byte that is not UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps); {SAVE_AS}")]
+    return []
 
 
 def _reader(data: bytes) -> Any:  # the csv module names no type

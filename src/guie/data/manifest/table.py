@@ -20,7 +20,6 @@ from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
     Sidecar,
-    TextRows,
     read_rows,
     read_sidecar,
     write_sidecar,
@@ -135,50 +134,32 @@ def _mapped(path: Path, named: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, li
     if found := read_mapped(file):
         return found
     read_facts(path)  # raises if it is none
-    checked = _checked(path, sidecar, is_copy=path != named)
+    checked = _checked(path, sidecar)
     write_mapped(file, *checked)
     return read_mapped(file) or checked
 
 
-def _checked(path: Path, sidecar: Sidecar, is_copy: bool = False) -> tuple[pd.DataFrame, list[str]]:
-    """Read and check the file of a manifest; return its table, and what is unusual about it, a line each.
-
-    Args:
-        is_copy: of an object, in the cache: always whole, though other processes may write it, too.
-    """
-    begun = _state(path)
+def _checked(path: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
+    """Read and check the file of a manifest; return its table, and what is unusual about it, a line each."""
     rows = read_rows(path)
-    faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
-    if _state(path) != begun and not is_copy:  # half of a file may look like a whole one
-        raise UserError(f"{path}: changed while it was read; run again once it is written")
-    if faults:
-        lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]
-        more = len(faults) - len(lines)
-        raise UserError("\n".join(lines + ([f"{path}: and {more:,} more faults"] if more else [])))
+
+    def at(place: int) -> str:
+        return f"{path}:{place}" if rows.unit == "line" else f"{path}: {rows.unit} {place}"
+
+    if faults := sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)]):
+        lines = [f"{at(place)}: {what}" for place, what in faults[:SHOWN]]
+        if more := len(faults) - len(lines):
+            lines.append(f"{path}: and {more:,} more faults")
+        raise UserError("\n".join(lines))
     table = rows.table
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
     unusual = []
     for found in notes(rows.table):
-        unusual += [
-            f"{_at(path, rows.places[row], rows)}: warning: {what}" for row, what in found[:NOTED]
-        ]
+        unusual += [f"{at(rows.places[row])}: warning: {what}" for row, what in found[:NOTED]]
         if len(found) > NOTED:
             unusual.append(f"{path}: warning: and {len(found) - NOTED:,} more rows like the last")
     return table, unusual
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    """Return values that change with the file's content; None if there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _at(path: Path, place: int, rows: TextRows) -> str:
-    return f"{path}:{place}" if rows.unit == "line" else f"{path}: {rows.unit} {place}"
 
 
 def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None = None) -> None:

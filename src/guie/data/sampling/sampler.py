@@ -25,10 +25,7 @@ from guie.data.sampling.streams import Draws, Pool, ShardStream, key, make_pools
 
 
 class _RankSteps:
-    """One process's part of the global batches from `start_step` on.
-
-    Process r of n takes positions r, r + n, r + 2n ...
-    """
+    """One process's part of the global batches from `start_step` on: of n, r takes r, r + n, r + 2n ..."""
 
     def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
         self.sampler, self.steps = sampler, range(start_step, end_step)
@@ -36,6 +33,12 @@ class _RankSteps:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def draws(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield (how often the stage drew each row before, rows), both in the order of positions."""
+        for step in self.steps:
+            visits, rows = self.sampler.draw(step)
+            yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
 
 
 class RankBatches(_RankSteps):
@@ -45,22 +48,15 @@ class RankBatches(_RankSteps):
     """
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        for step in self.steps:
-            rows = self.sampler.batch(step)
-            positions = range(self.rank, len(rows), self.ranks)
-            yield [(step, position, int(rows[position])) for position in positions]
+        for step, (_, rows) in zip(self.steps, self.draws(), strict=True):
+            yield [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows.tolist())]
 
 
 class RankDraws(_RankSteps):
-    """The same batches, for a loader of whole batches.
-
-    Yields (how often the stage drew each row before, rows), both in the order of positions.
-    """
+    """The same batches as pairs of arrays, see `draws`, for a loader of whole batches."""
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for step in self.steps:
-            visits, rows = self.sampler.draw(step)
-            yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
+        return self.draws()
 
 
 class RankViews(_RankSteps):
@@ -76,10 +72,10 @@ class RankViews(_RankSteps):
     def __init__(self, draws: RankDraws, views: int, paths: StringColumn | Sequence[str]):
         steps = draws.steps
         super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
-        self.draws, self.views, self.paths = draws, views, paths
+        self.views, self.paths = views, paths
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        for visits_B, rows_B in self.draws:
+        for visits_B, rows_B in self.draws():
             pairs = zip(visits_B.tolist(), rows_B.tolist(), strict=True)
             yield [(visit % self.views, key(self.paths[row]), row) for visit, row in pairs]
 
@@ -198,13 +194,7 @@ class Sampler:
 def _plan(
     config: DomainSamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
 ) -> Plan:
-    """Return the plan of a config.
-
-    Args:
-        pools: one per domain.
-        steps: steps per epoch.
-        units: units per step over all domains.
-    """
+    """Return the plan of a config, one pool per domain; units per step over all domains."""
     domains = [pool.domain for pool in pools]
     if isinstance(config, RoundRobinConfig):
         return Cyclic(len(domains))

@@ -68,8 +68,7 @@ def make_pools(
             "stages: sampler: images_per_class draws all classes of a domain equally often, but the"
             " manifest has a weight column; set weights: false to ignore it"
         )
-    if label_of_row is None:
-        raise ValueError("images_per_class needs label_of_row")
+    assert label_of_row is not None  # `Sampler` documents it
     classes, _ = pd.factorize(label_of_row, sort=True)
     pools = [Pool(domain, rows, classes[rows], None) for domain, rows in rows_of.items()]
     if config.rare_classes == "repeat":
@@ -85,7 +84,7 @@ def merged(pools: Sequence[Pool]) -> Pool:
     order = np.argsort(rows)
 
     def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        given = [part for part in parts if part is not None]  # all or none: pools are of one kind
+        given = [part for part in parts if part is not None]  # all or none
         return np.concatenate(given)[order] if given else None
 
     classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
