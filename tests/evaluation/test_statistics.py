@@ -115,12 +115,6 @@ def test_sums_round_alike_in_any_order_of_rows():
     np.testing.assert_array_equal(*means)
 
 
-def test_a_name_in_two_groups_is_a_cluster_in_each():
-    values_Q, group_Q = np.arange(8.0), np.repeat(["x", "y"], 4)
-    shared = bootstrap(values_Q, np.array([*"abbc", *"ccde"]), group_Q, draws=50)
-    assert shared == bootstrap(values_Q, np.array([*"abbc", *"ffgh"]), group_Q, draws=50)
-
-
 def test_queries_without_a_value_are_left_out():
     values_Q, cluster_Q, group_Q = three_groups()
     has_value_Q = ~np.isnan(values_Q)
@@ -137,25 +131,17 @@ def test_a_group_of_one_cluster_adds_no_width():
     alone = bootstrap(values_Q, cluster_Q, draws=200)
     with_lone = bootstrap(
         np.append(values_Q, [3.0, 4.0]),
-        np.append(cluster_Q, [99, 99]),
+        np.append(cluster_Q, [0, 0]),  # a name in two groups is a cluster in each
         np.append(np.zeros(len(values_Q)), [1, 1]),
         draws=200,
     )
     assert with_lone.lone_groups == 1
     assert with_lone.difference == pytest.approx((alone.difference + 3.5) / 2)
     assert with_lone.high - with_lone.low == pytest.approx((alone.high - alone.low) / 2)
-
-
-def test_one_cluster_in_every_group_has_no_interval():
-    interval = bootstrap([0.2, 0.4, 0.9], ["a", "a", "b"], ["x", "x", "y"])
-    assert interval.difference == pytest.approx(0.6)
-    assert np.isnan([interval.low, interval.high]).all() and interval.lone_groups == 2
-    comparison = paired([0.2, 0.4], [0.3, 0.5], ["a", "a"])
-    assert comparison.difference == pytest.approx(0.1)
-    assert np.isnan([comparison.low, comparison.high, comparison.p_better]).all()
-    assert verdict(comparison, ("A", "B"), "R@1").startswith(
-        "R@1: undecided: every domain has a single"
-    )
+    nothing = paired([0.2, 0.4, 0.9], [0.3, 0.5, 1], ["a", "a", "b"], ["x", "x", "y"])
+    assert nothing.difference == pytest.approx(0.1) and nothing.lone_groups == 2
+    assert np.isnan([nothing.low, nothing.high, nothing.p_better]).all()
+    assert "undecided: every domain has a single class" in verdict(nothing, ("A", "B"), "R@1")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +151,6 @@ def test_one_cluster_in_every_group_has_no_interval():
         ({"values_Q": np.array([0, np.inf, 1])}, "finite"),
         ({"cluster_Q": ["a", "b"]}, "one entry a query"),
         ({"cluster_Q": ["a", "b", None]}, "no cluster"),
-        ({"group_Q": [0, 1]}, "one entry a query"),
     ],
 )
 def test_what_has_no_interval_is_refused(change, message):
@@ -174,21 +159,15 @@ def test_what_has_no_interval_is_refused(change, message):
         bootstrap(**arguments)
 
 
-@pytest.mark.parametrize("headline", [mean_headline, harmonic_headline])
-def test_equal_models_are_neither_ahead(headline):
-    values_Q, cluster_Q, group_Q = three_groups()
-    same = paired(values_Q, values_Q.copy(), cluster_Q, group_Q, headline=headline, draws=100)
-    assert (same.difference, same.low, same.high, same.p_better) == (0, 0, 0, 0.5)
-    assert "undecided" in verdict(same, ("A", "B"), "R@1")
-
-
 def test_a_lead_that_is_rounding_is_none():
     """The same values within each class, on other queries: the sums differ by their rounding."""
     values_Q, cluster_Q = clustered(0, 30, 6, 1.0)
     moved_Q = np.concatenate([values_Q[cluster_Q == c][::-1] for c in range(30)])
     assert (moved_Q != values_Q).any()
-    same = paired(values_Q, moved_Q, cluster_Q, draws=100)
-    assert (same.difference, same.low, same.high, same.p_better) == (0, 0, 0, 0.5)
+    for other_Q in (values_Q, moved_Q):
+        same = paired(values_Q, other_Q, cluster_Q, draws=100)
+        assert (same.difference, same.low, same.high, same.p_better) == (0, 0, 0, 0.5)
+        assert "undecided" in verdict(same, ("A", "B"), "R@1")
 
 
 def test_a_comparison_equals_the_two_models_drawn_alike():
@@ -205,33 +184,22 @@ def test_a_comparison_equals_the_two_models_drawn_alike():
     assert swapped.p_better == pytest.approx(1 - comparison.p_better)
 
 
+NEW, OLD = "new is ahead of old by", "old is ahead of new by"
+
+
 @pytest.mark.parametrize(
     ("numbers", "sentence"),
     [
-        ((0.0121, 0.0042, 0.0199, 0.998), "new is ahead of old by .012 (95 % .004 to .020; 99.8 %"),
-        (
-            (-0.0121, -0.0199, -0.0042, 0.002),
-            "old is ahead of new by .012 (95 % .004 to .020; 99.8 %",
-        ),
-        (
-            (0.003, -0.004, 0.01, 0.781),
-            "undecided: new is .003 above old (95 % -.004 to .010; 78.1 %",
-        ),
+        ((0.0121, 0.0042, 0.0199, 0.998), f"{NEW} .012 (95 % .004 to .020; 99.8 %"),
+        ((-0.0121, -0.0199, -0.0042, 0.002), f"{OLD} .012 (95 % .004 to .020; 99.8 %"),
+        ((0.003, -0.004, 0.01, 0.781), "undecided: new is .003 above old (95 % -.004 to .010; 78.1 %"),
         # A narrow interval has two digits of its width.
-        (
-            (0.00042, 0.00021, 0.00063, 1.0),
-            "new is ahead of old by .00042 (95 % .00021 to .00063; 100.0 %",
-        ),
-        (
-            (10.5, -0.0001, 21, 0.975),
-            "undecided: new is 10.500 above old (95 % .000 to 21.000; 97.5 %",
-        ),
+        ((0.00042, 0.00021, 0.00063, 1.0), f"{NEW} .00042 (95 % .00021 to .00063; 100.0 %"),
     ],
-)
+)  # fmt: skip
 def test_verdicts_name_who_is_ahead(numbers, sentence):
     comparison = Comparison(*numbers, level=0.95, draws=2000, queries=500, lone_groups=0)
     found = verdict(comparison, ("old", "new"), "R@1")
     assert found.replace("ahead in ", "") == f"R@1: {sentence} of 2,000 draws)"
-    lone = replace(comparison, lone_groups=2, level=0.9, draws=500)
-    assert "of 500 draws; 2 domain(s) with a single class add no width)" in verdict(lone, "ab", "R")
-    assert "(90 % " in verdict(lone, "ab", "R")
+    lone = replace(comparison, lone_groups=2)
+    assert "draws; 2 domain(s) with a single class add no width)" in verdict(lone, "ab", "R")
