@@ -14,10 +14,9 @@ from scored_tables import table_of
 from sklearn.metrics import average_precision_score, normalized_mutual_info_score
 
 from clustered import EXACT, clustered, ours, positives
-from guie.evaluation import recognition
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.evaluating import score_part
-from guie.evaluation.recognition import nmi
+from guie.evaluation.recognition import gap, nmi
 
 
 def pml(emb_TD, table, k=None, **settings):
@@ -107,7 +106,7 @@ def test_global_average_precision_divides_by_the_queries_that_have_an_answer():
     confidence_Q, answered_Q = rng.normal(size=300), rng.random(300) < 0.7
     correct_Q = answered_Q & (rng.random(300) < 0.5)
     theirs = average_precision_score(correct_Q, confidence_Q)
-    found = recognition.gap(confidence_Q, correct_Q, answered_Q)
+    found = gap(confidence_Q, correct_Q, answered_Q)
     assert found == pytest.approx(theirs * correct_Q.sum() / answered_Q.sum(), **EXACT)
     assert found < theirs
 

@@ -2,13 +2,13 @@
 
 import faiss
 import numpy as np
-import pandas as pd
 import pytest
+from scored_tables import table_of
 
 from guie.evaluation import knn
 from guie.evaluation.knn import ExactIndex, first_equal_row, search_threads
 from guie.evaluation.long_search import search_together
-from guie.evaluation.search import LabelSets
+from guie.evaluation.search import Images
 
 
 def slow_search(queries_QD, index_ND, k, own_Q):
@@ -87,15 +87,20 @@ def test_equal_rows_are_found_though_their_sums_collide(monkeypatch):
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_label_sets_share_any_label_and_count_the_union(most):
+def test_images_share_any_label_and_positives_are_of_the_union(most):
     rng = np.random.default_rng(0)
     sets = [rng.choice(list("abcdef"), rng.integers(1, most + 1)).tolist() for _ in range(50)]
-    labels = LabelSets(pd.Series(["|".join(names) for names in sets]))  # repeats such as a|a too
+    rows = [(str(n), "|".join(names), "both") for n, names in enumerate(sets)]  # also a|a
+    images = Images.of(table_of(*rows))
     query_Q, index_N = np.arange(0, 30), np.arange(20, 50)
     shared_QN = [[bool(set(sets[q]) & set(sets[i])) for i in index_N] for q in query_Q]
     found_QN = np.broadcast_to(index_N, (30, 30))
-    np.testing.assert_array_equal(labels.shared(query_Q, found_QN), shared_QN)
-    np.testing.assert_array_equal(labels.count_shared(query_Q, index_N), np.sum(shared_QN, axis=1))
+    np.testing.assert_array_equal(images.are_relevant(query_Q, found_QN), shared_QN)
+    counts_Q = np.sum(shared_QN, axis=1)
+    np.testing.assert_array_equal(images.count_shared(query_Q, index_N), counts_Q)
+    np.testing.assert_array_equal(
+        images.count_positives(query_Q, index_N), counts_Q - (query_Q >= 20)
+    )
 
 
 LAUNCHED = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}

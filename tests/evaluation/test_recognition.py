@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from guie.evaluation.recognition import accuracy, gap, gap_minus, nmi
+from guie.evaluation.recognition import nmi, recognition
 
 
-def scores(confidences, correct, answers):
-    """GAP, GAP- and accuracy."""
-    given_Q, correct_Q, has_answer_Q = np.array(confidences), np.array(correct), np.array(answers)
-    whole = gap(given_Q, correct_Q, has_answer_Q), gap_minus(given_Q, correct_Q, has_answer_Q)
-    return *whole, accuracy(correct_Q, has_answer_Q)
+def scores(*columns):
+    """GAP, GAP- and accuracy of confidences, right answers, and queries that have an answer."""
+    return tuple(recognition(*map(np.array, columns)).values())
 
 
 def slow_gap(confidences, correct, answers):

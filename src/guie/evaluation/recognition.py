@@ -70,13 +70,13 @@ def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.nda
     return float((precision_Q * correct_Q).sum() / answers) if answers else np.nan
 
 
-def gap_minus(
+def recognition(
     confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
-) -> float:
-    """Return GAP of the queries that have an answer, without distractors in the ranking (GAP-)."""
-    return gap(confidence_Q[has_answer_Q], is_correct_Q[has_answer_Q], has_answer_Q[has_answer_Q])
-
-
-def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
-    """Return the accuracy over queries that have an answer; NaN if none has (ACC)."""
-    return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
+) -> dict[str, float]:
+    """Return Met's numbers: GAP of all queries; GAP- and accuracy of those that have an answer."""
+    known = has_answer_Q
+    return {
+        "gap": gap(confidence_Q, is_correct_Q, has_answer_Q),
+        "gap_minus": gap(confidence_Q[known], is_correct_Q[known], has_answer_Q[known]),
+        "accuracy": float(is_correct_Q[known].mean()) if known.any() else np.nan,
+    }

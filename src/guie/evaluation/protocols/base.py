@@ -109,7 +109,7 @@ class Protocol:
 
 
 def members(table: pd.DataFrame, subset: str) -> np.ndarray:
-    """Return, per row, whether it belongs to a subset; the column `subsets` joins names by `|`."""
-    if "subsets" not in table:
-        return np.zeros(len(table), bool)
+    """Return whether each row belongs to a subset, "" for all; the column `subsets` joins names by `|`."""
+    if not subset or "subsets" not in table:
+        return np.full(len(table), not subset)
     return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)
