@@ -14,7 +14,7 @@ import torch
 import embed
 import validate
 from guie.base.errors import UserError
-from guie.evaluation import patches, rerank
+from guie.evaluation import patches
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.patches import PatchFeatures
 from guie.evaluation.rerank import DEPTH, WEIGHT, Reranker, consistent_shares, reordered
@@ -40,33 +40,12 @@ def moved(patches_PF: np.ndarray, down: int, right: int) -> np.ndarray:
     return new.reshape(-1, DIM)
 
 
-def plain_matches(query_PF: np.ndarray, image_PF: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of patches, each the other's nearest."""
-    found = []
-    for q, query_F in enumerate(query_PF):
-        i = max(range(len(image_PF)), key=lambda n: float(query_F @ image_PF[n]))
-        if q == max(range(len(query_PF)), key=lambda n: float(query_PF[n] @ image_PF[i])):
-            found.append((q, i))
-    return found
-
-
 @pytest.mark.parametrize(("down", "right"), [(0, 0), (1, 2)])
 def test_a_shifted_picture_keeps_the_patches_that_both_show(down: int, right: int) -> None:
     query = units(SIDE * SIDE, DIM)
     shown = (SIDE - down) * (SIDE - right)
     (share,) = consistent_shares(query, moved(query, down, right)[None])
     assert shown <= round(share * SIDE * SIDE) <= shown + 2  # chance matches of new patches
-
-
-def test_shares_count_mutual_matches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the geometric check, the share is that of mutual matches."""
-    monkeypatch.setattr(rerank, "FEWEST", 0)
-    monkeypatch.setattr(
-        "cv2.estimateAffinePartial2D", lambda here, there, **_: (None, np.ones((len(here), 1)))
-    )
-    query, images = units(SIDE * SIDE, DIM), units(4, SIDE * SIDE, DIM, seed=2)
-    expected = [len(plain_matches(query, image)) / SIDE**2 for image in images]
-    np.testing.assert_allclose(consistent_shares(query, images), expected)
 
 
 def test_only_the_first_candidates_are_reordered() -> None:
@@ -112,11 +91,13 @@ def test_patches_are_the_tokens_of_the_last_block(place: Path) -> None:
     assert features.patches > 1 and torch.allclose(found, expected, atol=1e-5)
 
 
-def test_validation_and_search_re_rank_alike(place: Path) -> None:
+@pytest.mark.parametrize("methods", [["local"], ["expand", "csls"], ["augment", "softmax"]])
+def test_validation_and_search_re_rank_alike(place: Path, methods: list[str]) -> None:
     words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
-    model = ["--rerank", "local", "--model", str(place / "run"), "--draws", "0"]
-    validate.main([*words, *model, "--out", str(place / "r.json")])
-    searcher = open_index(place / "index", rerank=["local"])
+    words += ["--model", str(place / "run")] if methods == ["local"] else []
+    words += ["--draws", "0", "--out", str(place / "r.json"), "--rerank", *methods]
+    validate.main(words)
+    searcher = open_index(place / "index", rerank=methods)
     files = searcher.engine.files
     hits = [searcher.like(path, 1)[0] for path in files["image_path"]]
     right = pd.Series([hit.label for hit in hits]) == files["label"].to_numpy()

@@ -1,18 +1,14 @@
 """validate.py as a user runs it: the file it writes, the table it prints, the faults it names."""
 
 import json
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import validate
-from guie.base import errors
 from guie.base.errors import UserError
-from guie.evaluation.knn import ExactIndex, unit_vectors
 from guie.evaluation.protocols.evaluating import evaluate
-from guie.evaluation.rerank import Reranker
 from guie.report.tables import report_table
 
 
@@ -100,8 +96,6 @@ def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
     "words",
     [
         ["--embeddings", __file__, "--against", "gone"],
-        ["--embeddings", __file__, "--reduce", "pca", "--fit", "gone"],
-        ["--specialists", f"a={__file__}", "b=gone"],
         ["--specialists", f"a={__file__}", "--reduce", "pca", "--fit", "a=gone"],
     ],
 )
@@ -165,7 +159,7 @@ LOCAL = [*ONE, "--rerank", "local", "--model", "m"]
         ([*ONE, "--seed", "1"], "--seed: needs --reduce random; leave it out"),
         (
             [*ONE, "--seed", "-1", "--reduce", "random"],
-            "--seed -1: must be from 0 to 4,294,967,295",
+            "--seed -1: must be 0 or more",
         ),
         ([*ONE, "--join", "mean"], "--join: needs --specialists; leave it out"),
         ([*ONE, "--quirk", "round"], "--quirk: needs --protocol; leave it out"),
@@ -177,8 +171,8 @@ LOCAL = [*ONE, "--rerank", "local", "--model", "m"]
         (LOCAL[:-2], "--model: is needed with --rerank local"),
         ([*ONE, "--rerank", "csls", "--model", "m"], "--model: is needed with --rerank local"),
         ([*LOCAL, "--against", "F.npz"], "--rerank local: leave out --against"),
-        ([*ONE, "--draws", "-1"], "--draws -1: must be"),
-        ([*ONE, "--dim", "0"], "--dim 0: must be"),
+        ([*ONE, "--draws", "-1"], "--draws -1: must be 0 or more"),
+        ([*ONE, "--dim", "0"], "--dim: 0: must be 1 to"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):
@@ -211,52 +205,3 @@ def test_subsets_and_texts_next_to_the_manifest_are_scored(case, capsys):
     validate.main([*arguments, *how])
     parts = report_of(folder)["protocols"]["ilias"]["parts"]
     assert parts["merged"]["domains"]["texts"]["queries"] == 1
-
-
-@pytest.mark.parametrize("fault", ["no embedding for 25 image(s), first 'cars/2/0.jpg'", "no rows"])
-def test_a_fault_is_one_line_and_exit_code_2(fault, case, capsys, monkeypatch):
-    folder, table, _, arguments = case
-    np.savez(folder / "E.npz", image_path=np.array(["x.jpg"]), embedding=np.ones((1, 8), "f4"))
-    if fault == "no rows":
-        fault += " of split 'test'; it has: val; use --split val, or set test_fraction in"
-        val = table[table["split"] != "train"].assign(split="val")
-        val.to_csv(folder / "manifest.csv", index=False)
-    monkeypatch.setattr(sys, "argv", ["validate.py", *arguments])
-    with pytest.raises(SystemExit) as left:
-        errors.run(validate.main)
-    assert left.value.code == 2
-    printed = capsys.readouterr().err.splitlines()[-1]  # after the warnings about the manifest
-    assert printed.startswith("error: ") and fault in printed
-    assert not (folder / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--out", "manifest.csv"), ("--html", "new/report.json"), ("--write-results", "E.npz")],
-)
-def test_a_result_never_replaces_what_it_is_made_of(words, case):
-    folder, *_, arguments = case
-    option, name = words
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(UserError, match=f"{name}: would replace .*; write it elsewhere"):
-        validate.main([*arguments, option, str(folder / name)])
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_re_ranking_corrects_the_rankings_of_the_report(case, capsys):
-    folder, table, embeddings_TD, arguments = case
-    validate.main([*arguments, "--rerank", "csls", "expand", "--draws", "0"])
-    report = report_of(folder)
-    rows = table[table["split"] == "test"]
-    unit_TD = unit_vectors(embeddings_TD[rows.index], rows["image_path"].to_numpy())
-    is_index_T = (rows["role"] == "both").to_numpy()
-    index_ND, label_N = unit_TD[is_index_T], rows["label"].to_numpy()[is_index_T]
-    reranker = Reranker(index_ND, ExactIndex(index_ND).search, ["expand", "csls"])
-    found, _ = reranker.search(index_ND, 1, np.arange(len(index_ND)))
-    right = pd.Series(label_N[found[:, 0]] == label_N)
-    means = right.groupby(rows["domain"].to_numpy()[is_index_T]).mean()
-    assert {name: report["domains"][name]["r_at_1"] for name in means.index} == means.to_dict()
-    validate.main([*arguments, "--draws", "0"])
-    assert report_of(folder)["mean"] != report["mean"]
-    with pytest.raises(UserError, match="--rerank nearest: unknown; known: expand, augment, csls"):
-        validate.main([*arguments, "--rerank", "nearest"])

@@ -28,20 +28,15 @@ FORMAT = TypeAdapter(dict[str, dict[str, FiniteFloat]])
 def map_at_1k(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, similarity_QK: np.ndarray
 ) -> np.ndarray:
-    """Return ILIAS's mAP@1k, one value a query: sum of P(i) rel(i) for i <= 1000, over min(n, 1000).
+    """Return ILIAS's mAP@1k: sum of P(i) rel(i) for i <= 1000, over min(n, 1000), [Q]; NaN without positives.
 
-    The ILIAS code multiplies scikit-learn's average precision of the first 1000 by the number found
-    over min(n, 1000); 0 if none is found. scikit-learn treats equal similarities as one step: each
-    relevant image among them gets the precision at their end. Everywhere else in this package, such
-    images count one after the other.
+    Equal similarities are one step, as in scikit-learn, which ILIAS uses: each relevant image among them gets
+    the precision at their end. Everywhere else in this package, they count one after the other.
 
     Args:
         relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
         positives_Q: number of relevant images in the index.
         similarity_QK: descending along a row.
-
-    Returns:
-        [Q]; NaN without positives.
     """
     relevant_QK, similarity_QK = relevant_QK[:, :DEPTH], similarity_QK[:, :DEPTH]
     # For each rank, the last rank with the same similarity
