@@ -237,13 +237,6 @@ def test_an_option_that_cannot_be_is_refused(words, fault, job, capsys) -> None:
     assert refused.value.code == 2 and fault in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--manifest", "--boxes", "--texts"])
-def test_a_missing_file_is_named_before_the_model_is_opened(flag, tmp_path) -> None:
-    words = ["--model", "nowhere", "--manifest", __file__, "--out", str(tmp_path / "E.npz")]
-    with pytest.raises(UserError, match="gone.csv: no such file or folder"):
-        embed.main([*words, flag, "gone.csv"])
-
-
 def test_weights_that_were_cut_are_named(job, tmp_path) -> None:
     os.truncate(tmp_path / "tiny/model.safetensors", 1000)
     with pytest.raises(UserError, match=r"model.safetensors: incomplete .*; copy it again"):

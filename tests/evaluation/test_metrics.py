@@ -40,21 +40,6 @@ def test_metrics_equal_their_slow_twins(length):
         np.testing.assert_allclose(fast_Q, slow_Q, rtol=1e-12, err_msg=key)
 
 
-@pytest.mark.parametrize(
-    ("relevant", "n", "expected"),
-    [
-        # One positive at rank 2: the challenge's metric reads one rank only.
-        ([0, 1, 0, 0, 0, 0], 1, {"mmp_at_5": 0, "map_at_100": 1 / 2, "recall_at_2": 1}),
-        ([1, 0, 1, 0, 1, 1], 4, {"mmp_at_5": 2 / 4, "r_precision": 2 / 4}),
-        ([1, 0, 1, 0, 1, 1], 4, {"map_at_r": (1 + 2 / 3) / 4}),
-        ([1, 0, 1, 0, 1, 1], 4, {"map_at_100": (1 + 2 / 3 + 3 / 5 + 4 / 6) / 4}),
-    ],
-)
-def test_metric_by_hand(relevant, n, expected):
-    found = metrics.ranking_metrics(np.array([relevant], dtype=bool), np.array([n]))
-    assert {key: found[key][0] for key in expected} == pytest.approx(expected)
-
-
 def test_harmonic_mean():
     assert metrics.harmonic_mean([0.5, 1.0]) == pytest.approx(2 / (1 / 0.5 + 1 / 1.0))
     with np.errstate(all="raise"):

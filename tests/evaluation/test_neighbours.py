@@ -7,7 +7,6 @@ from scored_tables import table_of
 
 from guie.evaluation import knn
 from guie.evaluation.knn import ExactIndex, first_equal_row, search_threads
-from guie.evaluation.long_search import search_together
 from guie.evaluation.search import Images
 
 
@@ -140,23 +139,3 @@ def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(threads) -> No
 def test_a_users_number_of_threads_stays(threads) -> None:
     with search_threads():
         assert not threads
-
-
-@pytest.mark.parametrize("threads", [LAUNCHED], indirect=True)
-def test_processes_that_search_together_share_the_cores(threads, monkeypatch, tmp_path) -> None:
-    """Then one of them scores, and the others wait."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-
-    class Alone:
-        is_main_process, process_index = True, 0
-        wait_for_everyone = end_training = lambda self: None
-
-    monkeypatch.setattr("guie.base.devices.make_accelerator", Alone)
-
-    def search(store) -> None:
-        with search_threads():
-            pass
-
-    search_together(search, search, tmp_path / "parts", "key", pairs=1)
-    assert threads == [3, 1, 6, 1]

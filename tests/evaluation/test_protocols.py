@@ -147,30 +147,27 @@ def test_memory_is_bounded_by_blocks(budget, monkeypatch):
     assert all(queries == 1 or bytes_held <= budget for queries, bytes_held in held)
 
 
-def test_quick_scores_equal_the_report():
+def test_quick_scores_are_two_of_the_report():
     table = mixed_table()
     embeddings_TD = gaussian_embeddings(len(table))
     report, quick = evaluate(embeddings_TD, table), quick_scores(embeddings_TD, table)
-    for key in ("r_at_1", "mmp_at_5"):
-        assert quick[key] == report["mean"][key]
-        for domain, scores in report["domains"].items():
-            assert quick["domains"][domain][key] == scores[key]
-    assert quick.keys() == {"r_at_1", "mmp_at_5", "domains"}
+    domains = quick.pop("domains")
+    for found, expected in ((quick, report["mean"]), (domains["cars"], report["domains"]["cars"])):
+        assert found == {key: expected[key] for key in ("r_at_1", "mmp_at_5")}
 
 
-@pytest.mark.parametrize("score", [evaluate, quick_scores])
-def test_what_has_no_score_is_refused(score):
+def test_what_has_no_score_is_refused():
     alone = table_of(("a.jpg", "d/a", "both"), ("b.jpg", "d/b", "both"))
     with pytest.raises(UserError, match="none of 2 queries has a positive"):
-        score(np.eye(2, dtype=np.float32), alone)
+        evaluate(np.eye(2, dtype=np.float32), alone)
     table = mixed_table()
     for bad in (np.nan, np.inf, 1e30):
         embeddings_TD = gaussian_embeddings(len(table))
         embeddings_TD[13, 2] = bad
         with pytest.raises(UserError, match=f"1 image.*{table['image_path'][13]}"):
-            score(embeddings_TD, table)
+            evaluate(embeddings_TD, table)
     with pytest.raises(ValueError, match=f"{len(table) - 1} embeddings for {len(table)} rows"):
-        score(embeddings_TD[1:], table)
+        evaluate(embeddings_TD[1:], table)
 
 
 # VehicleID: test sets within a test set, and galleries of one drawn image per class

@@ -75,14 +75,6 @@ def test_metrics_equal_its_code(levels: int) -> None:
     assert map_at_1k(np.ones((1, 1200), bool), np.array([1200]), similarity_QK[:1, :1200]) == 1.0
 
 
-def test_names_are_those_of_the_benchmark() -> None:
-    paths = pd.Series(["a/b.jpg", *instances(1)["image_path"], "ilias_core/o/query/T0.txt"])
-    assert names_of(paths).tolist() == [
-        *("a/b.jpg", "o_0/query/Q0_0.jpg", "o_0/pos/P0_0.jpg", "yfcc100m_00001.tar/0"),
-        "o/query/T0.txt",
-    ]
-
-
 def test_what_was_written_scores_the_same(tmp_path: Path, monkeypatch) -> None:
     """In several blocks, with queries that are in the index, and specialists too."""
     monkeypatch.setattr(ranking_files, "MOST_QUERIES", 7)
@@ -116,6 +108,7 @@ def test_scores_are_those_of_the_benchmarks_own_code(tmp_path: Path) -> None:
         for query, found in results.items()
     }
     index = names_of(table["image_path"][table["role"] == "index"])
+    assert index.iloc[:2].tolist() == ["o_0/pos/P0_0.jpg", "yfcc100m_00001.tar/0"]
     positives = {f"o_{n}": {i for i in index if i.startswith(f"o_{n}/")} for n in range(12)}
     for message in (results, rounded):
         path.write_text(json.dumps(message, indent=4))
@@ -186,19 +179,8 @@ def test_distractors_and_the_query_itself(text, role, unlisted, score, tmp_path:
     assert run_protocol(ILIAS, found, table, draws=0)[0]["headline"]["mAP@1k"] == score
 
 
-def test_text_queries_are_a_data_set_of_their_own() -> None:
-    table = instances()
-    texts = pd.DataFrame(
-        [(f"ilias_core/o_{n}/T{n}.txt", "a thing", f"ilias/o_{n}", "ilias") for n in range(12)],
-        columns=["image_path", "text", "label", "domain"],
-    )
-    both = with_texts(table, texts)
-    assert both["role"].value_counts().to_dict() == {"index": 30, "query": 18 + 12}
-    embeddings_TD = gaussian_embeddings(len(both))
-    report, _ = run_protocol(ILIAS, embeddings_TD, both, draws=0)
-    domains = report["parts"]["merged"]["domains"]
-    assert {name: found["queries"] for name, found in domains.items()} == {"ilias": 18, "texts": 12}
-    images, _ = run_protocol(ILIAS, embeddings_TD[: len(table)], table, draws=0)
-    assert domains["ilias"] == images["parts"]["merged"]["domains"]["ilias"]
-    with pytest.raises(UserError, match="--texts: ilias_core/o_0/T0.txt is already used"):
-        with_texts(both, texts)
+def test_a_text_with_the_name_of_an_image_is_refused() -> None:
+    table = instances(1)
+    texts = pd.DataFrame({"image_path": table["image_path"][:1], "text": "a thing"})
+    with pytest.raises(UserError, match="--texts: x/ilias_core/.* is already used"):
+        with_texts(table, texts)

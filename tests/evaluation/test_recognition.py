@@ -35,13 +35,6 @@ def test_scores_equal_their_slow_twins(seed):
 @pytest.mark.parametrize(
     ("confidences", "correct", "answers", "expected"),
     [
-        # Right, distractor, right, wrong; three have an answer.
-        (
-            [0.5, 0.9, 0.1, 0.7],
-            [True, True, False, False],
-            [True, True, True, False],
-            ((1 + 2 / 3) / 3, (1 + 1) / 3, 2 / 3),
-        ),
         ([0.5, 0.5], [False, True], [True, True], (1 / 4, 1 / 4, 1 / 2)),  # ties go by row
         ([0.5, -np.inf], [True, False], [True, False], (1, 1, 1)),
         ([0.5, 0.4], [False, False], [False, False], (np.nan,) * 3),

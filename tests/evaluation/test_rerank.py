@@ -55,21 +55,6 @@ def plain_mean(vector: np.ndarray, others: np.ndarray) -> np.ndarray:
     return total / np.linalg.norm(total)
 
 
-def test_lists_skip_the_query_s_own_image() -> None:
-    lists = NeighbourLists(INDEX, FIND)
-    rows = np.array([[5, 9, -1], [5, 20, 0]])
-    own = np.array([-1, plain_nearest(INDEX[5], [5], 1)[0]])
-    found, score = lists.without(rows, own, K)
-    for b, c in ((0, 0), (0, 1), (1, 0), (1, 2)):
-        expected = plain_nearest(INDEX[rows[b, c]], [rows[b, c], own[b]], K)
-        assert found[b, c].tolist() == expected
-        np.testing.assert_allclose(score[b, c], INDEX[expected] @ INDEX[rows[b, c]], atol=1e-6)
-    assert (found[0, 2] == -1).all() and np.isneginf(score[0, 2]).all()
-    few = NeighbourLists(INDEX[:3], ExactIndex(INDEX[:3]).search)
-    found, score = few.without(np.array([[0]]), np.array([1]), LISTED)
-    assert found[0, 0].tolist() == [2] + [-1] * (LISTED - 1)
-
-
 def test_query_expansion_is_alpha_weighted_over_mutual_neighbours() -> None:
     found = expanded_queries(QUERIES, OWN, NeighbourLists(INDEX, FIND), FIND)
     sizes = set()
@@ -121,22 +106,6 @@ def test_inverted_softmax_is_its_equation() -> None:
             total = sum(math.exp(BETA * float(INDEX[n] @ INDEX[row])) for n in left)
             expected = math.log(math.exp(BETA * float(QUERIES[b] @ INDEX[row])) / total)
             assert found[b, c] == pytest.approx(expected, abs=2e-4)
-
-
-def test_a_hub_loses_its_place() -> None:
-    """An image close to everything is nearest to a query; corrections put the right one first."""
-    index, query = np.zeros((42, 43)), np.zeros((1, 43))
-    index[0, 0] = 1  # the hub
-    index[1, [0, 1, 2]] = 0.4, 0.6, math.sqrt(0.48)  # the right image
-    index[2:, 0] = 0.9
-    index[np.arange(2, 42), np.arange(3, 43)] = math.sqrt(0.19)
-    query[0, [0, 1]] = 0.75, math.sqrt(1 - 0.75**2)
-    index, query = index.astype(np.float32), query.astype(np.float32)
-    find, nobody = ExactIndex(index).search, np.array([-1])
-    assert find(query, 1, nobody)[0].tolist() == [[0]]
-    for name in ("csls", "softmax"):
-        rows, _ = Reranker(index, find, [name]).search(query, 3, nobody)
-        assert rows[0, 0] == 1, name
 
 
 @pytest.mark.parametrize("methods", [[], *([name] for name in METHODS), ["expand", "csls"]])
