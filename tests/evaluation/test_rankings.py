@@ -70,7 +70,7 @@ def test_metrics_equal_its_code(levels: int) -> None:
     slow = np.array([slow_ilias(*row) for row in rows])
     fast_Q = map_at_1k(relevant_QK, positives_Q, similarity_QK)
     np.testing.assert_allclose(fast_Q, slow[:, 0], rtol=1e-12)
-    found_Q = metrics.found_at(relevant_QK, positives_Q, 1000)
+    found_Q = metrics.metric("found_at_1000", relevant_QK, positives_Q)
     np.testing.assert_allclose(found_Q[3:], slow[3:, 1], rtol=1e-12)
     assert map_at_1k(np.ones((1, 1200), bool), np.array([1200]), similarity_QK[:1, :1200]) == 1.0
 

@@ -26,28 +26,17 @@ BLOCK_FLOATS = 2**24  # similarities in one block
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest neighbours of each query that has a positive, as rows T of the table.
+    """The nearest neighbours of each query that has a positive, as rows T of the table."""
 
-    Attributes:
-        query_Q: rows, ascending. found_QK: rows, best first, -1 past the end of the index.
-        distance_QK: Euclidean, of unit vectors (0 to 2); inf past the end of the index.
-        relevant_QK: whether the retrieved image shares a label with the query.
-        first_hit_Q: rank of the first relevant image, from 1; 0 if none is among the first DEPTH.
-        positives_Q: number of relevant images in the index.
-        index_I: rows that were searched for any query.
-        queries: number of queries in the part; above Q if some have no positive or `sampled` is True.
-        sampled: whether only a random sample of the queries was searched.
-    """
-
-    query_Q: np.ndarray
-    found_QK: np.ndarray
-    distance_QK: np.ndarray
-    relevant_QK: np.ndarray
-    first_hit_Q: np.ndarray
-    positives_Q: np.ndarray
-    index_I: np.ndarray
-    queries: int
-    sampled: bool
+    query_Q: np.ndarray  # ascending
+    found_QK: np.ndarray  # best first, -1 past the end of the index
+    distance_QK: np.ndarray  # Euclidean, of unit vectors (0 to 2); inf past the end of the index
+    relevant_QK: np.ndarray  # whether the retrieved image shares a label with the query
+    first_hit_Q: np.ndarray  # rank of the first relevant image, from 1; 0 past DEPTH
+    positives_Q: np.ndarray  # number of relevant images in the index
+    index_I: np.ndarray  # rows that were searched for any query
+    queries: int  # of the part, with those that have no positive or are not in the sample
+    sampled: bool  # whether only a random sample of the queries was searched
 
     @property
     def right_Q(self) -> np.ndarray:
@@ -98,10 +87,18 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
                 )
     if not found:
         raise ValueError("no query has a positive in the index")
-    columns = [*(np.concatenate(blocks) for blocks in zip(*found, strict=True))]
+    columns = [np.concatenate(blocks) for blocks in zip(*found, strict=True)]
     order_Q = np.argsort(columns[0], kind="stable")
+    query_Q, found_QK, distance_QK, relevant_QK, first_hit_Q, positives_Q = (
+        column[order_Q] for column in (*columns, np.concatenate(positives))
+    )
     return Nearest(
-        *(column[order_Q] for column in [*columns, np.concatenate(positives)]),
+        query_Q,
+        found_QK,
+        distance_QK,
+        relevant_QK,
+        first_hit_Q,
+        positives_Q,
         index_I=np.unique(np.concatenate(searched)),
         queries=queries,
         sampled=pairs > MOST_PAIRS,
@@ -195,17 +192,12 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Euclidean distances of unit vectors, 0 to 2, each (S,).
-
-    Attributes:
-        query_S: rows of the table. positive_S, negative_S: to the nearest positive and negative.
-        any_positive_S, any_negative_S: to one random positive and one random negative.
-    """
+    """Euclidean distances of unit vectors, 0 to 2, of a sample of queries, rows of the table."""
 
     query_S: np.ndarray
-    positive_S: np.ndarray
+    positive_S: np.ndarray  # to the nearest positive
     negative_S: np.ndarray
-    any_positive_S: np.ndarray
+    any_positive_S: np.ndarray  # to one random positive
     any_negative_S: np.ndarray
 
 
@@ -273,10 +265,9 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_firsts(near: Nearest) -> pd.DataFrame:
-    """Return images that are a wrong first result, by number of such queries, most first.
+    """Return images that are a wrong first result: columns `row`, `wrong` (queries), `found` (N_k).
 
-    Returns columns `row` (of the table), `wrong` (queries), `found` (N_k); ties put the lower row
-    first.
+    The image with the most such queries comes first, then the lower row.
     """
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)

@@ -29,15 +29,11 @@ SETS = 4096  # of labels that are compared with all others at once
 
 @dataclass(frozen=True)
 class ScoreStore:
-    """Where a long search stores the scores of its queries.
+    """Where a long search stores the scores of its queries."""
 
-    Attributes: `rows`, the records, used by this computation alone; `share`, n and m, if m processes share
-    the work; `prefix`, of the rows' keys.
-    """
-
-    rows: Store
-    share: tuple[int, int] = (0, 1)
-    prefix: str = ""
+    rows: Store  # used by this search alone
+    share: tuple[int, int] = (0, 1)  # n and m, if m processes share the work
+    prefix: str = ""  # of the rows' keys
 
     def within(self, prefix: str) -> ScoreStore:
         """Return the same store for searches with that prefix."""
@@ -131,14 +127,10 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 
 @dataclass(frozen=True)
 class Rerank:
-    """How an evaluation re-ranks.
+    """How an evaluation re-ranks."""
 
-    Attributes: `methods`, see `guie.base.arguments.METHODS`; `patches_TPF`, those of all rows T, for the
-    method `local`.
-    """
-
-    methods: tuple[str, ...] = ()
-    patches_TPF: np.ndarray | None = None
+    methods: tuple[str, ...] = ()  # see `guie.base.arguments.METHODS`
+    patches_TPF: np.ndarray | None = None  # of all rows T, for the method `local`
 
 
 NO_RERANK = Rerank()
@@ -224,8 +216,7 @@ def score_queries(
     Args:
         rankings: together, of all queries of the search.
         store: where scores are stored. Rows of other processes are NaN until those are computed.
-        query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
-            query's own image where it is in the index, like PUMA's code.
+        query_counts: R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
     """
     scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
     return pd.concat(scores).reindex(search.query_Q)

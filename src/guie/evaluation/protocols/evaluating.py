@@ -213,10 +213,9 @@ def is_public(image_path: str) -> bool:
 
 
 def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
-    """Return bootstrap intervals of all values of `report_of`, over queries clustered by class.
+    """Return bootstrap intervals of `report_of`, over queries clustered by class, with level and draws.
 
-    Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
-    group with a single class has no interval; if every group is such, nor has the mean.
+    A group with a single class has no interval; if every group is such, nor has the mean.
     """
     values, cluster_Q, group_Q = scores.values[scores.common], scores.cluster_Q, scores.group_Q
     mean = _intervals(values, cluster_Q, group_Q, draws)
@@ -242,9 +241,8 @@ def _intervals(
 
     It is None if each group has a single class. With groups, some metrics have a harmonic mean too.
     """
-    alike: dict[
-        bytes, list[str]
-    ] = {}  # metrics by the queries that have them: grades differ by level
+    # Metrics by the queries that have them: grades differ by level
+    alike: dict[bytes, list[str]] = {}
     for key in values:
         has_Q = values[key].notna().to_numpy()
         if has_Q.any():

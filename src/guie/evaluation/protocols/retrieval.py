@@ -14,7 +14,7 @@ from guie.evaluation import metrics
 from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
 from guie.evaluation.protocols.base import Part, Protocol, members
-from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
+from guie.evaluation.ranking_files import Rankings, map_at_1k
 from guie.evaluation.recognition import nmi, recognition
 from guie.evaluation.search import (
     NO_RERANK,
@@ -54,18 +54,12 @@ PLAIN = Options()
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of each query.
-
-    Attributes:
-        values: one row per query (and per gallery draw), indexed by row T. NaN if the query has no
-            positive, and for metrics that its group does not have.
-        group_Q: its domain or data set. `cluster_Q`: its class.
-    """
+    """The scores of each query, or of each query and gallery draw."""
 
     part: Part
-    values: pd.DataFrame
-    group_Q: np.ndarray
-    cluster_Q: np.ndarray
+    values: pd.DataFrame  # by row T; NaN without a positive, and for metrics of other groups
+    group_Q: np.ndarray  # domain or data set
+    cluster_Q: np.ndarray  # class
     path_Q: np.ndarray
 
     @classmethod
@@ -153,7 +147,7 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     with np.errstate(invalid="ignore"):  # NaN for a query without positives
         found = {  # equal scores are one step of ILIAS's AP
             "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
-            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, DEPTH),
+            "found_at_1000": metrics.metric("found_at_1000", relevant_QK, positives_Q),
         }
     return Scores.of(part, table, pd.DataFrame(found, index=query_Q)[list(part.metrics)])
 
