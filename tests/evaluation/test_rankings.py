@@ -72,6 +72,7 @@ def test_metrics_equal_its_code(levels: int) -> None:
     np.testing.assert_allclose(fast_Q, slow[:, 0], rtol=1e-12)
     found_Q = metrics.metric("found_at_1000", relevant_QK, positives_Q)
     np.testing.assert_allclose(found_Q[3:], slow[3:, 1], rtol=1e-12)
+    assert found_Q[2] == relevant_QK[2, :1000].sum() / 1000, "of 1,500 positives"
     assert map_at_1k(np.ones((1, 1200), bool), np.array([1200]), similarity_QK[:1, :1200]) == 1.0
 
 
