@@ -26,11 +26,13 @@ from guie.evaluation.protocols.catalogue import (
     protocol_of,
 )
 
-DRAWS_MAX, DIM_MAX = 100_000, 100_000
 OF_MTEB = {"mteb", "model", "manifest", "root", "split", "batch_size", "workers", "out"}
 OF_EMBEDDINGS = ("against", "reduce", "write_results", "write_queries", "html", "rerank", "quirk")
 NEEDS = {  # option: the one that it needs
-    **{"quirk": "protocol", "join": "specialists", "fit": "reduce", "no_images": "html"},
+    "quirk": "protocol",
+    "join": "specialists",
+    "fit": "reduce",
+    "no_images": "html",
     "unlisted_negative": "results",
 }
 
@@ -104,7 +106,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add("--join", choices=JOINS, help="how specialists are joined, see below (default: oracle)")
     words = "reduce to --dim dimensions; first: keep the first ones"
     add("--reduce", choices=REDUCTIONS, help=words)
-    add("--dim", type=int, default=64, help="dimensions of --reduce (default: 64)")
+    add("--dim", type=count, default=64, help="dimensions of --reduce (default: 64)")
     add("--seed", type=int, default=0, help="of --reduce random; UnED averages three (default: 0)")
     words = "embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each"
     add("--fit", nargs="+", metavar="E.npz", help=words)
@@ -139,6 +141,9 @@ def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namesp
     """Exit with one line if arguments contradict each other, or a number is out of its range."""
     error, given = parser.error, vars(args)
     flags = {name: f"--{name.replace('_', '-')}" for name in given}
+    for name in ("draws", "seed", "workers"):
+        if (given[name] or 0) < 0:
+            error(f"{flags[name]} {given[name]}: must be 0 or more")
     if args.mteb is not None:
         changed = [name for name, value in given.items() if value != parser.get_default(name)]
         if others := [flags[name] for name in changed if name not in OF_MTEB]:
@@ -147,8 +152,6 @@ def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namesp
             error("--mteb: needs --model")
         if bool(args.mteb) == bool(args.manifest):
             error("--mteb: needs the names of tasks, or --manifest")
-        if (args.workers or 0) < 0:
-            error(f"--workers {args.workers}: must be 0 or more")
         return
     if not args.manifest:
         error("the following arguments are required: --manifest")
@@ -178,14 +181,8 @@ def refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namesp
     names = [str(path) for path in (args.embeddings, *args.against)]
     if len(set(names)) < len(names):
         error("--against: a file is named twice or is also --embeddings; remove one")
-    if not 0 <= args.draws <= DRAWS_MAX:
-        error(f"--draws {args.draws}: must be from 0 to {DRAWS_MAX:,}")
-    if not 0 < args.dim <= DIM_MAX:
-        error(f"--dim {args.dim}: must be from 1 to {DIM_MAX:,}")
     if args.seed and args.reduce != "random":
         error("--seed: needs --reduce random; leave it out")
-    if not 0 <= args.seed < 2**32:
-        error(f"--seed {args.seed}: must be from 0 to {2**32 - 1:,}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -27,7 +27,7 @@ REFUSED = [
     ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
     ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
     ("compose", ["--config", "configs/compose/soup.yaml", *WRONG_KEY], "nonsense"),
-    ("validate", [*FILES, "--draws", "-1"], "0 to"),
+    ("validate", [*FILES, "--draws", "-1"], "0 or more"),
     ("validate", ["--embeddings", "E", "--manifest", "E", "--out", "E"], "would replace"),
     ("embed", ["--model", "M", "--manifest", "E", "--out", "E"], "would replace"),
     ("search", ["query", "--index", "I", "--box", "1,2", "a.jpg"], "left,top,right,bottom"),

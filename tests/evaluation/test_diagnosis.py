@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scored_tables import gaussian_embeddings, mixed_table, table_of
 
 from guie.evaluation import diagnosis, geometry
 from guie.evaluation.diagnosis import (
@@ -20,12 +21,14 @@ from guie.evaluation.diagnosis import (
     strayed,
     wrong_firsts,
 )
+from guie.evaluation.files import as_units
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.evaluating import score_part
 
 MERGED = Part("merged", "merged", ("r_at_1",))
-# Images on a circle: degrees, class. Two classes of a, one of b; 3 and 4 stray to each other.
+# Images on a circle: degrees, class. Two classes of a, one of b; 3 and 4 are close to each other.
 CIRCLE = [(0, "a/1"), (10, "a/1"), (13, "a/2"), (60, "a/2"), (64, "b/1"), (90, "b/1"), (93, "b/1")]
+TABLE = table_of(*((f"{i}.jpg", label, "both") for i, (_, label) in enumerate(CIRCLE)))
 
 
 def on_circle(degrees) -> np.ndarray:
@@ -37,22 +40,12 @@ def chord(degrees: float) -> float:
     return 2 * np.sin(np.deg2rad(degrees) / 2)
 
 
-@pytest.fixture
-def table() -> pd.DataFrame:
-    labels = [label for _, label in CIRCLE]
-    return pd.DataFrame(
-        {
-            "image_path": [f"{i}.jpg" for i in range(len(CIRCLE))],
-            "label": labels,
-            "domain": [label[0] for label in labels],
-            "role": "both",
-        }
-    )
+UNIT_TD = on_circle([degrees for degrees, _ in CIRCLE])
 
 
-@pytest.fixture
-def near(table) -> Nearest:
-    return nearest(MERGED, table, on_circle([degrees for degrees, _ in CIRCLE]))
+@pytest.fixture(scope="module")
+def near() -> Nearest:
+    return nearest(MERGED, TABLE, UNIT_TD)
 
 
 def test_neighbours_on_a_circle(near):
@@ -62,31 +55,29 @@ def test_neighbours_on_a_circle(near):
     assert near.positives_Q.tolist() == [1, 1, 1, 1, 2, 2, 2]
     assert near.distance_QK[3, 0] == pytest.approx(chord(4), abs=1e-3)
     assert (near.found_QK[:, 6:] == -1).all() and np.isinf(near.distance_QK[:, 6:]).all()
-    assert near.recall_at(3).tolist() == [True, True, True, False, True, True, True]
+    with pytest.raises(ValueError, match="no query has a positive"):
+        nearest(MERGED, TABLE.assign(label=TABLE["image_path"]), UNIT_TD)
 
 
-def test_who_is_taken_for_whom(near, table):
-    shares = domain_shares(near, table)
+def test_confusions_of_domains_and_classes(near):
+    shares = domain_shares(near, TABLE)
     assert shares.to_dict("index") == {
         "a": {"a": 0.75, "b": 0.25},
         "b": pytest.approx({"a": 1 / 3, "b": 2 / 3}),
     }
-    stray = strayed(near, table)
+    stray = strayed(near, TABLE)
     assert sorted(zip(stray["query"], stray["answer"], stray["place"], strict=True)) == [
         ("a", "b", 3),
         ("b", "a", 4),
     ]
-    pairs = class_confusions(near, table).set_index(["query", "answer"])
+    pairs = class_confusions(near, TABLE).set_index(["query", "answer"])
     assert pairs["queries"].tolist() == [1, 1, 1, 1]
     assert pairs["share"].to_dict() == pytest.approx(
         {("a/1", "a/2"): 0.5, ("a/2", "a/1"): 0.5, ("a/2", "b/1"): 0.5, ("b/1", "a/2"): 1 / 3}
     )
     assert pairs.index[-1] == ("b/1", "a/2")  # as often, of a larger class
-
-
-def test_the_hardest_class_stands_first(near, table):
-    classes = by_class(near, table).set_index("label")
-    assert list(classes.index) == ["a/2", "a/1", "b/1"]
+    classes = by_class(near, TABLE).set_index("label")
+    assert list(classes.index) == ["a/2", "a/1", "b/1"], "the hardest first"
     assert classes["r_at_1"].tolist() == pytest.approx([0, 0.5, 2 / 3])
     assert classes["rank"].tolist() == [3.5, 1.5, 1]
     assert classes["queries"].tolist() == [2, 2, 3]
@@ -94,12 +85,30 @@ def test_the_hardest_class_stands_first(near, table):
     assert classes["times"].tolist() == [1, 1, 1]
 
 
+def test_outcomes_of_two_models(near):
+    theirs = nearest(MERGED, TABLE, on_circle([0, 1, 20, 21, 60, 61, 90]))  # right on every query
+    counts = outcomes(near, theirs, TABLE)
+    assert counts.loc["a"].to_dict() == {"both": 1, "ours": 0, "theirs": 3, "neither": 0}
+    assert counts.loc["b"].to_dict() == {"both": 2, "ours": 0, "theirs": 1, "neither": 0}
+
+
+def test_gaps_on_a_circle(near):
+    found = gaps(MERGED, TABLE, UNIT_TD, near)
+    of = {row: place for place, row in enumerate(found.query_S)}
+    assert sorted(of) == list(range(7))
+    for row, right, wrong in ((0, 10, 13), (3, 47, 4), (4, 26, 4)):
+        assert found.positive_S[of[row]] == pytest.approx(chord(right), abs=1e-3)
+        assert found.negative_S[of[row]] == pytest.approx(chord(wrong), abs=1e-3)
+    assert found.any_positive_S[of[0]] == found.positive_S[of[0]]  # it has one
+    assert (found.any_positive_S >= found.positive_S).all()
+    assert (found.any_negative_S >= found.negative_S).all()
+
+
 def test_hubs_by_hand():
-    """Image 3 is found by all four queries, and wrongly first by three; 0 and 1 by nobody."""
-    found_QK = np.array([[3, 2], [3, -1], [3, -1], [2, 3]])
+    """Image 3 is found by all four queries, and wrongly first by three; 0 and 1 by none."""
     near = Nearest(
         query_Q=np.arange(4),
-        found_QK=found_QK,
+        found_QK=np.array([[3, 2], [3, -1], [3, -1], [2, 3]]),
         distance_QK=np.ones((4, 2)),
         relevant_QK=np.zeros((4, 2), bool),
         first_hit_Q=np.array([0, 2, 0, 1]),
@@ -108,9 +117,8 @@ def test_hubs_by_hand():
         queries=4,
         sampled=False,
     )
-    table = pd.DataFrame({"domain": list("aabb")})
     assert occurrences(near).tolist() == [0, 0, 2, 4]
-    rows = hubness(near, table)
+    rows = hubness(near, pd.DataFrame({"domain": list("aabb")}))
     assert rows.loc["", ["images", "never", "most"]].tolist() == [4, 0.5, 4]
     assert rows.loc["", "held"] == pytest.approx(4 / 6)
     assert rows.loc["a", "never"] == 1 and np.isnan(rows.loc["a", "held"])
@@ -119,55 +127,14 @@ def test_hubs_by_hand():
     assert wrong_firsts(near).to_dict("list") == {"row": [3], "wrong": [3], "found": [4]}
 
 
-def test_gaps_on_a_circle(near, table):
-    found = gaps(MERGED, table, on_circle([degrees for degrees, _ in CIRCLE]), near)
-    of = {row: place for place, row in enumerate(found.query_S)}
-    assert sorted(of) == list(range(7))
-    for row, right, wrong in ((0, 10, 13), (3, 47, 4), (4, 26, 4)):
-        assert found.positive_S[of[row]] == pytest.approx(chord(right), abs=1e-3)
-        assert found.negative_S[of[row]] == pytest.approx(chord(wrong), abs=1e-3)
-    assert found.any_positive_S[of[0]] == found.positive_S[of[0]]  # there is but one
-    assert (found.any_positive_S >= found.positive_S).all()
-    assert (found.any_negative_S >= found.negative_S).all()
-
-
-def test_outcomes_of_two_models(near, table):
-    theirs = nearest(MERGED, table, on_circle([0, 1, 20, 21, 60, 61, 90]))
-    counts = outcomes(near, theirs, table)
-    # By them 0 to 3 are right, and 4 and 5; 6 too, for nothing else is near.
-    assert counts.loc["a"].to_dict() == {"both": 1, "ours": 0, "theirs": 3, "neither": 0}
-    assert counts.loc["b"].to_dict() == {"both": 2, "ours": 0, "theirs": 1, "neither": 0}
-
-
-@pytest.fixture
-def crowd() -> tuple[pd.DataFrame, np.ndarray]:
-    """300 images with all roles, some of two labels, some bit-equal, some queries alone."""
-    rng = np.random.default_rng(3)
-    domain = rng.choice(["cars", "food", "toys"], 300)
-    label = np.array([f"{d}/{c}" for d, c in zip(domain, rng.integers(12, size=300), strict=True)])
-    label[:20] = [f"{one}|{one}x" for one in label[:20]]
-    label[20:24] = [f"toys/alone{i}" for i in range(4)]
-    domain[20:24] = "toys"
-    table = pd.DataFrame(
-        {
-            "image_path": [f"{i}.jpg" for i in range(300)],
-            "label": label,
-            "domain": domain,
-            "role": rng.choice(["query", "index", "both"], 300),
-        }
-    )
-    unit = rng.normal(size=(300, 6)).astype(np.float32)
-    unit[50:60] = unit[60:70]
-    return table, unit / np.linalg.norm(unit, axis=1, keepdims=True)
-
-
 @pytest.mark.parametrize("index", ["merged", "separate", "fused"])
-def test_it_is_what_the_score_saw(crowd, index):
-    table, unit_TD = crowd
-    part = Part(index, index, ("r_at_1", "recall_at_10"))
-    for embedded in (unit_TD, {name: np.roll(unit_TD, 1, axis=1) for name in set(table["domain"])}):
+def test_neighbours_are_those_of_the_score(index):
+    table, part = mixed_table(), Part(index, index, ("r_at_1", "recall_at_10"))
+    embeddings_TD = gaussian_embeddings(len(table))
+    turned = {name: np.roll(embeddings_TD, 1, axis=1) for name in set(table["domain"])}
+    for embedded in (embeddings_TD, turned):
         report, _ = score_part(part, embedded, table)
-        near = nearest(part, table, embedded)
+        near = nearest(part, table, as_units(embedded, table))
         domain_Q = table["domain"].to_numpy()[near.query_Q]
         for name, scores in report["domains"].items():
             own_Q = domain_Q == name
@@ -176,46 +143,19 @@ def test_it_is_what_the_score_saw(crowd, index):
             assert near.recall_at(10)[own_Q].mean() == pytest.approx(scores["recall_at_10"])
 
 
-def test_a_long_search_asks_a_sample(crowd, monkeypatch):
-    """So that a page costs minutes whatever its index: the different queries of any model."""
-    table, unit_TD = crowd
+def test_a_long_search_takes_a_sample(monkeypatch):
+    """A page costs minutes whatever its index, and every model gets the same queries."""
+    table = mixed_table()
+    unit_TD = as_units(gaussian_embeddings(len(table)), table)
     whole = nearest(MERGED, table, unit_TD)
-    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 10_000)
-    some, other = (
-        nearest(MERGED, table, unit_TD[:, order]) for order in (np.arange(6), np.arange(5))
-    )
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 3_000)
+    some, other = (nearest(MERGED, table, unit_TD[:, :dims]) for dims in (16, 5))
     assert some.sampled and not whole.sampled and some.queries == whole.queries
-    assert 30 < len(some.query_Q) < len(whole.query_Q) / 2
+    assert 10 < len(some.query_Q) < len(whole.query_Q) / 2
     assert some.query_Q.tolist() == other.query_Q.tolist()
     places = np.searchsorted(whole.query_Q, some.query_Q)
     assert (whole.found_QK[places] == some.found_QK).all()
-    assert (whole.first_hit_Q[places] == some.first_hit_Q).all()
     assert set(gaps(MERGED, table, unit_TD, some).query_S) <= set(some.query_Q)
-
-
-def test_gaps_tell_who_is_right(crowd):
-    """The nearest right answer is nearer than the nearest wrong one where the first answer is right."""
-    table, unit_TD = crowd
-    near = nearest(MERGED, table, unit_TD)
-    found = gaps(MERGED, table, unit_TD, near)
-    right_S = pd.Series(near.right_Q, index=near.query_Q)[found.query_S].to_numpy()
-    apart_S = found.negative_S - found.positive_S
-    sure_S = np.abs(apart_S) > 1e-6  # else a tie, which the lower row takes
-    assert ((apart_S > 0) == right_S)[sure_S].all() and sure_S.mean() > 0.9
-
-
-def test_no_query_has_a_positive(table):
-    table["label"] = [f"a/{i}" for i in range(7)]
-    with pytest.raises(ValueError, match="no query has a positive"):
-        nearest(MERGED, table, on_circle(range(7)))
-
-
-COUNT = 4000
-
-
-def unit(rng, *shape):
-    values = rng.standard_normal(shape).astype(np.float32)
-    return values / np.linalg.norm(values, axis=-1, keepdims=True)
 
 
 def test_pairs_are_uniform_over_all_pairs_of_their_kind():
@@ -226,27 +166,19 @@ def test_pairs_are_uniform_over_all_pairs_of_their_kind():
     assert ((names[pairs.one] == names[pairs.other]) == pairs.same).all()
     same = np.sort(np.stack([pairs.one, pairs.other])[:, pairs.same], axis=0)
     pairs_P, counts = np.unique(same, axis=1, return_counts=True)
-    assert pairs_P.shape[1] == 6
-    assert counts == pytest.approx(np.full(6, 1000), rel=0.12)
+    assert pairs_P.shape[1] == 6 and counts == pytest.approx(np.full(6, 1000), rel=0.12)
     assert pairs.same.sum() == (~pairs.same).sum() == 6000
+    for none in (["a", "b", "c"], ["a", "a"]):
+        with pytest.raises(ValueError, match="two classes"):
+            geometry.draw_pairs(pd.Series(none), 5)
 
 
-@pytest.mark.parametrize("labels", [["a", "b", "c"], ["a", "a"], []])
-def test_no_pairs_are_refused(labels):
-    with pytest.raises(ValueError, match="two classes"):
-        geometry.draw_pairs(pd.Series(labels, dtype=object), 5)
-
-
-def test_a_space_scaled_down_has_that_ratio():
+def test_distances_and_variances_of_a_space():
     rng = np.random.default_rng(0)
-    space = rng.standard_normal((60, 8)).astype(np.float32)
-    pairs = geometry.draw_pairs(pd.Series(np.arange(60) // 3), COUNT)
-    assert geometry.distance_ratios(space / 4, space, pairs) == pytest.approx(np.full(8000, 0.25))
+    space = np.zeros((5000, 32), np.float32)
+    space[:, :6] = rng.standard_normal((5000, 6))
+    space /= np.linalg.norm(space, axis=1, keepdims=True)
+    assert geometry.spectrum(space)[:7] == pytest.approx([1 / 6] * 6 + [0], abs=0.01)
+    pairs = geometry.draw_pairs(pd.Series(np.arange(5000) // 3), 40)
+    assert geometry.distance_ratios(space / 4, space, pairs) == pytest.approx(np.full(80, 0.25))
     assert np.isnan(geometry.distance_ratios(space, np.zeros_like(space), pairs)).all()
-
-
-def test_the_spectrum_has_the_dimensions():
-    rng = np.random.default_rng(0)
-    flat = np.zeros((5000, 32), np.float32)
-    flat[:, :6] = unit(rng, 5000, 6)
-    assert geometry.spectrum(flat)[:7] == pytest.approx([1 / 6] * 6 + [0], abs=0.01)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from scored_tables import gaussian_embeddings, mixed_table
 
-import validate
 from guie.base.errors import UserError
 from guie.evaluation import files
 from guie.evaluation.files import load_embeddings, write_parquet
@@ -62,87 +58,22 @@ def test_repeated_and_missing_images_are_named(name, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embedding": lambda e: e.astype(np.float64)}, "float64.*must be float32 or float16"),
-        ({"embedding": lambda e: e[:, 0]}, "must have shape"),
-        ({"embedding": lambda e: e[:-1]}, "must have shape"),
-        ({"embedding": lambda e: e[:, :0]}, "must have shape"),
+        ({"embedding": lambda e: e.astype(np.float64)}, "float64; must be float32 or float16"),
+        ({"embedding": lambda e: e[:, 0]}, "must have shapes"),
+        ({"embedding": lambda e: e[:-1]}, "must have shapes"),
         ({"embedding": lambda e: e * np.nan}, "not finite"),
         ({"embedding": lambda e: e * 0}, "an embedding of zeros"),
         ({"image_path": lambda p: p.astype(bytes)}, "image_path.*must be str"),
-        ({"image_path": lambda p: p[:, None]}, "image_path.*must be str"),
         ({"image_path": lambda p: p.astype(object)}, "not an .npz of plain arrays"),  # a pickle
-        ({"image_path": None}, "no array 'image_path'"),
-        ({"embedding": None}, "no array 'embedding'"),
+        ({"image_path": lambda p: None}, "no array 'image_path'"),
     ],
 )
 def test_wrong_arrays_are_refused(change, message, tmp_path) -> None:
     arrays = {"image_path": TABLE["image_path"].to_numpy(str), "embedding": VALUES_TD}
-    edited = {key: change.get(key, lambda a: a) for key in arrays}
-    np.savez(tmp_path / "E.npz", **{k: edited[k](a) for k, a in arrays.items() if edited[k]})
-    with pytest.raises(UserError, match=message):
+    arrays |= {name: edit(arrays[name]) for name, edit in change.items()}
+    np.savez(tmp_path / "E.npz", **{k: array for k, array in arrays.items() if array is not None})
+    with pytest.raises(UserError, match=f"E.npz: .*{message}"):
         load_embeddings(tmp_path / "E.npz", TABLE)
-
-
-def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
-    """An array's file with a header that claims what it likes."""
-    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
-
-
-@pytest.mark.parametrize(
-    ("embedding", "fault"),
-    [
-        (npy(f"({10**12}, 64)"), "does not fit into memory"),
-        (npy("(100, 64)"), "not an .npz of plain arrays"),
-        (npy("()", data=b"1234"), r"shape \[\]; must have shape"),
-        (b"not an array", "not an .npz of plain arrays"),
-    ],
-)
-def test_a_header_that_claims_too_much_is_refused_in_one_line(embedding, fault, tmp_path) -> None:
-    path = tmp_path / "E.npz"
-    np.savez(path, image_path=TABLE["image_path"].to_numpy(str))
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("embedding.npy", embedding)
-    with pytest.raises(UserError, match=f"E.npz: .*{fault}") as refused:
-        load_embeddings(path, TABLE)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["E.npz", "E.parquet"])
-def test_a_damaged_file_is_refused(name, tmp_path) -> None:
-    path = write(tmp_path / name, TABLE, VALUES_TD)
-    whole = path.read_bytes()
-    at = whole.index(VALUES_TD[2].tobytes())
-    flipped = whole[: at + 40] + bytes([whole[at + 40] ^ 1]) + whole[at + 41 :]
-    for content in (whole[:-1], whole[: len(whole) // 2], whole[:8], b"", b"junk", flipped):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=f"{name}: not an? .*; write it with embed.py"):
-            load_embeddings(path, TABLE)
-    path.unlink()
-    with pytest.raises(UserError, match=f"{name}: cannot be read .No such file"):
-        load_embeddings(path, TABLE)
-    os.mkfifo(path)
-    with pytest.raises(UserError, match=f"{name}: not a regular file"):
-        load_embeddings(path, TABLE)
-
-
-def test_the_columns_are_those_that_others_expect(tmp_path) -> None:
-    path = write(tmp_path / "E.parquet", TABLE, VALUES_TD.astype(np.float16))
-    schema = pq.read_schema(path)
-    assert schema.field("embedding").type == pa.list_(pa.float16(), 16)
-    assert schema.names == ["image_path", "embedding", "label", "domain"]
-    assert pd.read_parquet(path)["label"].tolist() == TABLE["label"].tolist()
-
-
-def test_lists_and_strings_of_any_kind_are_read(tmp_path) -> None:
-    path = tmp_path / "E.parquet"
-    for kind, text in ((pa.list_, pa.large_string()), (pa.large_list, pa.string())):
-        lists = pa.array(VALUES_TD.tolist(), kind(pa.float32()))
-        names = pa.array(TABLE["image_path"], text)
-        columns = {"embedding": lists, "other": range(len(TABLE)), "image_path": names}
-        pq.write_table(pa.table(columns), path, row_group_size=50)
-        np.testing.assert_array_equal(load_embeddings(path, TABLE), VALUES_TD)
 
 
 def lists(*rows: list[float | None] | None, kind: pa.DataType | None = None) -> pa.Array:
@@ -152,18 +83,15 @@ def lists(*rows: list[float | None] | None, kind: pa.DataType | None = None) -> 
 @pytest.mark.parametrize(
     ("paths", "embedding", "fault"),
     [
-        (None, lists([1], [1]), "no column 'image_path', or two; it has embedding; write it with"),
-        (["a", "b"], None, "no column 'embedding', or two; it has image_path"),
-        ([1, 2], lists([1, 2], [1, 2]), "image_path is int64; must be string"),
+        (None, lists([1], [1]), "not a Parquet file of embeddings .*image_path"),
+        ([1, 2], lists([1, 2], [1, 2]), "not a Parquet file of embeddings .*int64"),
         (["a", "b"], lists([1], [1], kind=pa.float64()), "embedding is list<.*double>; must be"),
         (["a", "b"], pa.array([1.0, 2.0]), "embedding is double; must be a list of float32 or"),
-        (["a", "b"], lists([1, 2], [1]), "empty or missing lists, or of different lengths .2, 1."),
-        (["a", "b"], lists([1, 2], None), "empty or missing lists, or of different lengths"),
-        (["a", "b"], lists([], []), "empty or missing lists"),
-        (["a", "b"], lists([1, None], [1, 2]), "1 number.s. missing"),
+        (["a", "b"], lists([1, 2], [1]), "lists are missing or differ in length"),
+        (["a", "b"], lists([1, 2], None), "lists are missing or differ in length"),
+        (["a", "b"], lists([1, None], [1, 2]), "not finite.*'a'"),
         (["a", "b"], lists([1, np.nan], [1, 2]), "not finite.*'a'"),
         (["a", "b"], lists([1, 2], [0, 0]), "zeros for 1 .*'b'"),
-        (["a", None], lists([1, 2], [1, 2]), "no embedding for 1 image.s., first 'b'"),
         (pa.array([], pa.string()), lists(), "no embedding for 2 image.s., first 'a'"),
     ],
 )
@@ -176,6 +104,28 @@ def test_wrong_columns_are_refused_in_one_line(paths, embedding, fault, tmp_path
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["E.npz", "E.parquet"])
+def test_a_damaged_file_is_refused(name, tmp_path) -> None:
+    path = write(tmp_path / name, TABLE, VALUES_TD)
+    whole = path.read_bytes()
+    at = whole.index(VALUES_TD[2].tobytes())
+    flipped = whole[: at + 40] + bytes([whole[at + 40] ^ 1]) + whole[at + 41 :]
+    for content in (whole[: len(whole) // 2], b"", b"junk", flipped):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=f"{name}: not an? .*; write it with embed.py"):
+            load_embeddings(path, TABLE)
+
+
+def test_lists_and_strings_of_any_kind_are_read(tmp_path) -> None:
+    path = tmp_path / "E.parquet"
+    for kind, text in ((pa.list_, pa.large_string()), (pa.large_list, pa.string())):
+        lists = pa.array(VALUES_TD.tolist(), kind(pa.float32()))
+        names = pa.array(TABLE["image_path"], text)
+        columns = {"embedding": lists, "other": range(len(TABLE)), "image_path": names}
+        pq.write_table(pa.table(columns), path, row_group_size=50)
+        np.testing.assert_array_equal(load_embeddings(path, TABLE), VALUES_TD)
+
+
 class Lost:
     dtype, shape = np.dtype(np.float32), (3, 16)
     __len__ = lambda self: 3  # noqa: E731
@@ -184,21 +134,12 @@ class Lost:
         raise RuntimeError("lost")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path) -> None:
-    path = write(tmp_path / "E.parquet", TABLE, VALUES_TD)
-    whole = path.read_bytes()
+def test_others_find_the_columns_and_a_failed_write_leaves_the_old_file(tmp_path) -> None:
+    path = write(tmp_path / "E.parquet", TABLE, VALUES_TD.astype(np.float16))
+    schema, whole = pq.read_schema(path), path.read_bytes()
+    assert schema.field("embedding").type == pa.list_(pa.float16(), 16)
+    assert schema.names == ["image_path", "embedding", "label", "domain"]
+    assert pd.read_parquet(path)["label"].tolist() == TABLE["label"].tolist()
     with pytest.raises(RuntimeError, match="lost"):
         write_parquet(path, TABLE, [VALUES_TD, Lost()])
     assert path.read_bytes() == whole and [p.name for p in tmp_path.iterdir()] == ["E.parquet"]
-
-
-def test_validate_reports_the_same_of_both(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    TABLE.assign(split="test").to_csv("m.csv", index=False)
-    reports = []
-    for name in ("E.npz", "E.parquet"):
-        write(tmp_path / name, TABLE, VALUES_TD)
-        words = ["--embeddings", name, "--manifest", "m.csv", "--draws", "50"]
-        validate.main([*words, "--out", "report.json"])
-        reports.append(json.loads(Path("report.json").read_text()))
-    assert reports[0] == reports[1]

@@ -11,10 +11,9 @@ from scored_tables import gaussian_embeddings, mixed_table
 
 import two_processes
 import validate
-from guie.evaluation import knn as neighbours
 from guie.evaluation import long_search
 from guie.evaluation import search as searching
-from guie.rows.store import Store
+from guie.evaluation.knn import ExactIndex
 
 
 @pytest.fixture
@@ -38,8 +37,7 @@ def test_a_start_after_a_kill_resumes_to_the_same_report(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
-    searched = []
-    search = neighbours.ExactIndex.search
+    search, searched, limit = ExactIndex.search, [], -1
 
     def counting(self, *args):
         if len(searched) == limit:
@@ -47,11 +45,10 @@ def test_a_start_after_a_kill_resumes_to_the_same_report(
         searched.append(len(args[0]))
         return search(self, *args)
 
-    monkeypatch.setattr(neighbours.ExactIndex, "search", counting)
-    limit = -1
+    monkeypatch.setattr(ExactIndex, "search", counting)
     validate.main([*words, "--out", str(whole)])
     blocks = len(searched)
-    assert blocks > 20 and not whole.with_name("whole.json.parts").exists()
+    assert blocks > 20 and not list(tmp_path.glob("*.parts"))
     searched.clear()
     limit = 7
     with pytest.raises(Killed):
@@ -60,9 +57,21 @@ def test_a_start_after_a_kill_resumes_to_the_same_report(
     searched.clear()
     limit = -1
     validate.main([*words, "--out", str(cut)])
-    assert len(searched) == blocks - 7
+    assert len(searched) == blocks - 7 and not list(tmp_path.glob("*.parts"))
     assert cut.read_bytes() == whole.read_bytes()
-    assert not cut.with_name("cut.json.parts").exists()
+
+
+def test_scores_of_another_ranking_are_not_taken(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut, corrected = tmp_path / "whole.json", tmp_path / "cut.json", ["--rerank", "csls"]
+    validate.main([*words, *corrected, "--out", str(whole)])
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("guie.report.scoring.finish", lambda *_: (_ for _ in ()).throw(Killed))
+        validate.main([*words, "--out", str(cut)])
+    assert list(tmp_path.glob("cut.json.parts/*/*.parquet"))
+    validate.main([*words, *corrected, "--out", str(cut)])
+    assert json.loads(cut.read_text()) == json.loads(whole.read_text())
 
 
 @pytest.mark.slow
@@ -74,25 +83,4 @@ def test_two_processes_share_the_blocks(
     validate.main([*words, "--out", str(one)])
     two_processes.run("validate", [*words, "--out", str(two)])
     assert json.loads(two.read_text()) == json.loads(one.read_text())
-    assert not two.with_name("two.json.parts").exists()
-
-
-def test_scores_of_another_ranking_are_not_taken(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut, corrected = tmp_path / "whole.json", tmp_path / "cut.json", ["--rerank", "csls"]
-    validate.main([*words, *corrected, "--out", str(whole)])
-    add, added = Store.add, []
-
-    def killed(*block):
-        added.append(add(*block))
-        if len(added) == 3:
-            raise Killed
-
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Store, "add", killed)
-        validate.main([*words, "--out", str(cut)])
-    assert list(tmp_path.glob("cut.json.parts/*/*.parquet"))
-    validate.main([*words, *corrected, "--out", str(cut)])
-    assert json.loads(cut.read_text()) == json.loads(whole.read_text())
-    assert not cut.with_name("cut.json.parts").exists()
+    assert not list(tmp_path.glob("*.parts"))

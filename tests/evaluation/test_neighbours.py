@@ -2,13 +2,12 @@
 
 import faiss
 import numpy as np
-import pandas as pd
 import pytest
+from scored_tables import table_of
 
-from guie.evaluation import knn as neighbours
-from guie.evaluation.knn import ExactIndex, block_size, first_equal_row, search_threads
-from guie.evaluation.long_search import search_together
-from guie.evaluation.search import LabelSets, ScoreStore
+from guie.evaluation import knn
+from guie.evaluation.knn import ExactIndex, first_equal_row, search_threads
+from guie.evaluation.search import Images
 
 
 def slow_search(queries_QD, index_ND, k, own_Q):
@@ -36,9 +35,8 @@ def test_search_equals_a_full_sort_with_many_ties(k):
     np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, own_Q))
 
 
-@pytest.mark.parametrize("size", [17, 61, 1001])
-@pytest.mark.parametrize("queries", [1, 2, 3, 37])
-def test_equal_vectors_tie_exactly_wherever_they_stand(size, queries):
+@pytest.mark.parametrize(("queries", "size"), [(3, 17), (1, 61), (37, 1001)])
+def test_equal_vectors_tie_exactly(queries, size):
     # At 3 x 17 x 64, among others, a plain matrix product rounds the last columns differently.
     rng = np.random.default_rng(0)
     index_ND = np.repeat(rng.normal(size=(1, 64)), size, axis=0).astype(np.float32)
@@ -65,8 +63,8 @@ def test_rows_and_similarities_are_those_of_the_full_product(k, twins):
     assert (np.diff(rows_QK)[same_QK] > 0).all()  # twins follow each other by row
 
 
-def test_ties_past_the_last_rank_are_searched_too(monkeypatch):
-    """A thousand different vectors of one similarity: all of them are looked at, not the first few."""
+def test_ties_past_the_last_rank_are_searched_too():
+    """A thousand different vectors of one similarity: the lowest rows win, not those retrieved first."""
     index_ND = np.zeros((1000, 1001), np.float32)
     index_ND[:, 0] = 1
     index_ND[np.arange(1000), 1 + np.random.default_rng(0).permutation(1000)] = 1
@@ -83,84 +81,61 @@ def test_equal_rows_are_found_though_their_sums_collide(monkeypatch):
         def integers(self, high, size, dtype):
             return np.ones(size, dtype)
 
-    monkeypatch.setattr(neighbours.np.random, "default_rng", lambda seed: Same())
+    monkeypatch.setattr(knn.np.random, "default_rng", lambda seed: Same())
     assert first_equal_row(index_ND).tolist() == [0, 1, 0, 1, 4]
 
 
-def test_a_block_holds_fewer_queries_the_more_ranks_are_kept():
-    assert block_size(100, 4096) == 4096
-    assert block_size(10**5, 4096) * 10**5 * neighbours.CANDIDATE_BYTES <= neighbours.RESERVED_BYTES
-    assert block_size(10**12, 4096) == 1
-
-
 @pytest.mark.parametrize("most", [1, 3])
-def test_label_sets_share_any_label_and_count_the_union(most):
+def test_images_share_any_label_and_positives_are_of_the_union(most):
     rng = np.random.default_rng(0)
     sets = [rng.choice(list("abcdef"), rng.integers(1, most + 1)).tolist() for _ in range(50)]
-    labels = LabelSets(pd.Series(["|".join(names) for names in sets]))  # repeats such as a|a too
+    rows = [(str(n), "|".join(names), "both") for n, names in enumerate(sets)]  # also a|a
+    images = Images.of(table_of(*rows))
     query_Q, index_N = np.arange(0, 30), np.arange(20, 50)
     shared_QN = [[bool(set(sets[q]) & set(sets[i])) for i in index_N] for q in query_Q]
     found_QN = np.broadcast_to(index_N, (30, 30))
-    np.testing.assert_array_equal(labels.shared(query_Q, found_QN), shared_QN)
-    np.testing.assert_array_equal(labels.count_shared(query_Q, index_N), np.sum(shared_QN, axis=1))
+    np.testing.assert_array_equal(images.are_relevant(query_Q, found_QN), shared_QN)
+    counts_Q = np.sum(shared_QN, axis=1)
+    np.testing.assert_array_equal(images.count_shared(query_Q, index_N), counts_Q)
+    np.testing.assert_array_equal(
+        images.count_positives(query_Q, index_N), counts_Q - (query_Q >= 20)
+    )
 
 
-@pytest.fixture(params=["ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"])
-def launched(request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(request.param, "no")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(neighbours, "usable_cores", lambda: 6)
+LAUNCHED = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}
 
 
 @pytest.fixture
-def set_to(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What faiss' threads are set to; no pool of threads begins here, see conftest.py."""
+def threads(request, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of threads that faiss is set to, in an environment; faiss itself is not changed."""
+    for name in ("OMP_NUM_THREADS", *knn.LAUNCHED):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in request.param.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(knn, "usable_cores", lambda: 6)
     numbers: list[int] = []
     monkeypatch.setattr(faiss, "omp_set_num_threads", numbers.append)
     return numbers
 
 
-def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(launched, set_to) -> None:
-    with search_threads():
-        assert set_to == [6]
-        with search_threads(), search_threads(3):
-            assert set_to == [6], "the outermost decides"
-    assert set_to == [6, 1]
+ACCELERATED = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}
+
+
+@pytest.mark.parametrize("threads", [LAUNCHED, ACCELERATED], indirect=True)
+def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(threads) -> None:
+    with search_threads(), search_threads(3):
+        assert threads == [6], "the outermost decides"
+    assert threads == [6, 1]
     with pytest.raises(KeyError), search_threads(4):
         raise KeyError
-    assert set_to == [6, 1, 1, 1]
+    assert threads == [6, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    "environment",
+    "threads",
     [{}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "x"}],
+    indirect=True,
 )
-def test_a_users_number_of_threads_stays(environment, monkeypatch, set_to) -> None:
-    for name in ("OMP_NUM_THREADS", *neighbours.LAUNCHED):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+def test_a_users_number_of_threads_stays(threads) -> None:
     with search_threads():
-        assert not set_to
-
-
-def test_processes_that_search_together_share_the_cores(
-    launched, set_to, monkeypatch, tmp_path
-) -> None:
-    """Then one of them scores, and the others wait."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-
-    class Alone:
-        is_main_process, process_index = True, 0
-        wait_for_everyone = end_training = lambda self: None
-
-    monkeypatch.setattr("guie.base.devices.make_accelerator", Alone)
-    monkeypatch.setattr("guie.base.devices.from_main", lambda _, make: make())
-
-    def search(store: ScoreStore | None) -> None:
-        with search_threads():
-            pass
-
-    search_together(search, search, tmp_path / "parts", "key", pairs=1)
-    assert set_to == [3, 1, 6, 1]
+        assert not threads

@@ -42,7 +42,7 @@ def resample(
         seed: for numpy's default generator.
 
     Raises:
-        ValueError: no row has values, a value is infinite, lengths differ, or a name is missing.
+        ValueError: no row has values.
     """
     tables = _cluster_tables(values_QM, cluster_Q, group_Q)
     rng = np.random.default_rng(seed)
@@ -60,17 +60,14 @@ def _cluster_tables(
     """Return, per group, the sums of values and the query count of each cluster, [C, T], sorted by name."""
     values_QM = np.asarray(values_QM, np.float64)
     group_Q = np.zeros(len(values_QM), int) if group_Q is None else group_Q
-    if not len(values_QM) == len(cluster_Q) == len(group_Q):
-        lengths = f"{len(values_QM)}, {len(cluster_Q)}, {len(group_Q)}"
-        raise ValueError(f"values, clusters, groups need one entry a query; lengths: {lengths}")
     kept_Q = ~np.isnan(values_QM).any(axis=1)
     values_QM = values_QM[kept_Q]
-    if not len(values_QM) or np.isinf(values_QM).any():
-        raise ValueError(
-            "values must be finite, or NaN where a query has none; at least one must be finite"
-        )
-    group_Q = _codes(group_Q, kept_Q)
-    cluster_Q = _codes(cluster_Q, kept_Q)
+    if not len(values_QM):
+        raise ValueError("no query has a value")
+    # Names as integers with the same sort order
+    group_Q, cluster_Q = (
+        pd.factorize(np.asarray(name_Q)[kept_Q], sort=True)[0] for name_Q in (group_Q, cluster_Q)
+    )
     # Sort by value within a cluster, so that the sum does not depend on the order of the rows.
     order_Q = np.lexsort((*values_QM.T, cluster_Q, group_Q))
     group_Q, cluster_Q = group_Q[order_Q], cluster_Q[order_Q]
@@ -79,14 +76,6 @@ def _cluster_tables(
     counted_QT = np.column_stack([values_QM[order_Q], np.ones(len(order_Q))])
     table_CT = np.add.reduceat(counted_QT, start_C, axis=0)
     return np.split(table_CT, np.flatnonzero(np.diff(group_Q[start_C])) + 1)
-
-
-def _codes(name_Q: np.ndarray, kept_Q: np.ndarray) -> np.ndarray:
-    """Return names as integers with the same sort order."""
-    code_Q, _ = pd.factorize(np.asarray(name_Q)[kept_Q], sort=True)
-    if (code_Q < 0).any():
-        raise ValueError("a query with a value has no cluster or no group")
-    return np.asarray(code_Q)
 
 
 def _drawn_means(table_CT: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:

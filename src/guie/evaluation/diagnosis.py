@@ -9,10 +9,10 @@ import pandas as pd
 
 from guie.base.seeds import seeded_draws
 from guie.evaluation.files import Embeddings
-from guie.evaluation.protocols.base import Part
-from guie.evaluation.protocols.retrieval import groups_of, images_of
+from guie.evaluation.protocols.base import Part, members
+from guie.evaluation.protocols.retrieval import groups_of
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.search import rankings, searches
+from guie.evaluation.search import Images, rankings, searches
 
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
@@ -26,28 +26,17 @@ BLOCK_FLOATS = 2**24  # similarities in one block
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest neighbours of each query that has a positive, as rows T of the table.
+    """The nearest neighbours of each query that has a positive, as rows T of the table."""
 
-    Attributes:
-        query_Q: rows, ascending. found_QK: rows, best first, -1 past the end of the index.
-        distance_QK: Euclidean, of unit vectors (0 to 2); inf past the end of the index.
-        relevant_QK: whether the retrieved image shares a label with the query.
-        first_hit_Q: rank of the first relevant image, from 1; 0 if none is among the first DEPTH.
-        positives_Q: number of relevant images in the index.
-        index_I: rows that were searched for any query.
-        queries: number of queries in the part; above Q if some have no positive or `sampled` is True.
-        sampled: whether only a random sample of the queries was searched.
-    """
-
-    query_Q: np.ndarray
-    found_QK: np.ndarray
-    distance_QK: np.ndarray
-    relevant_QK: np.ndarray
-    first_hit_Q: np.ndarray
-    positives_Q: np.ndarray
-    index_I: np.ndarray
-    queries: int
-    sampled: bool
+    query_Q: np.ndarray  # ascending
+    found_QK: np.ndarray  # best first, -1 past the end of the index
+    distance_QK: np.ndarray  # Euclidean, of unit vectors (0 to 2); inf past the end of the index
+    relevant_QK: np.ndarray  # whether the retrieved image shares a label with the query
+    first_hit_Q: np.ndarray  # rank of the first relevant image, from 1; 0 past DEPTH
+    positives_Q: np.ndarray  # number of relevant images in the index
+    index_I: np.ndarray  # rows that were searched for any query
+    queries: int  # of the part, with those that have no positive or are not in the sample
+    sampled: bool  # whether only a random sample of the queries was searched
 
     @property
     def right_Q(self) -> np.ndarray:
@@ -63,16 +52,15 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     """Search every query that has a positive in the index of a protocol part.
 
     Above MOST_PAIRS pairs of query and index image, a sample of the queries is searched, the same for
-    every model.
+    every model. Relevance is by labels, even if the part is graded.
 
     Args:
-        part: one part of a protocol; relevance is by labels, even if the part is graded.
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
 
     Raises ValueError if no query has a positive.
     """
-    images, group_T = images_of(part, table), groups_of(part, table)
+    images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
     queries = int(images.is_query_T.sum())
     pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
     if pairs > MOST_PAIRS:
@@ -80,35 +68,41 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
         drawn = np.argsort(seeded_draws(0, table["image_path"].to_numpy()[rows]), kind="stable")
         kept = rows[drawn[: max(1, int(MOST_PAIRS / pairs * queries))]]
         images = replace(images, is_query_T=np.isin(np.arange(len(table)), kept))
-    columns: dict[str, list[np.ndarray]] = {}
-    searched: list[np.ndarray] = []
+    found, positives, searched = [], [], []
     for search in searches(part.index, images, group_T):
         searched.append(search.index_I)
         for ranking in rankings(images, embedded, search):
             query_Q = ranking.search.query_Q
             positives_Q = images.count_positives(query_Q, search.index_I)
-            ranking = ranking.of(query_Q[positives_Q > 0])
-            columns.setdefault("positives_Q", []).append(positives_Q[positives_Q > 0])
-            for query_B, row_BK, score_BK in ranking.blocks(DEPTH, title="neighbours"):
+            positives.append(positives_Q[positives_Q > 0])
+            answered = ranking.of(query_Q[positives_Q > 0])
+            for query_B, row_BK, score_BK in answered.blocks(DEPTH, title="neighbours"):
                 relevant_BK = images.are_relevant(query_B, row_BK)
                 first_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
                 distance_BK = np.sqrt(np.maximum(2 - 2 * _shown(score_BK, -np.inf), 0))
-                block = {
-                    "query_Q": query_B,
-                    "found_QK": _shown(row_BK, -1).astype(np.int32),
-                    "distance_QK": distance_BK.astype(np.float32),
-                    "relevant_QK": _shown(relevant_BK, False),
-                    "first_hit_Q": first_B,
-                }
-                for name, column in block.items():
-                    columns.setdefault(name, []).append(column)
-    if "query_Q" not in columns:
+                rows_BK = _shown(row_BK, -1).astype(np.int32)
+                relevant_BK = _shown(relevant_BK, False)
+                found.append(
+                    (query_B, rows_BK, distance_BK.astype(np.float32), relevant_BK, first_B)
+                )
+    if not found:
         raise ValueError("no query has a positive in the index")
-    whole = {name: np.concatenate(blocks) for name, blocks in columns.items()}
-    order_Q = np.argsort(whole["query_Q"], kind="stable")
-    ordered = {name: column[order_Q] for name, column in whole.items()}
-    index_I, sampled = np.unique(np.concatenate(searched)), pairs > MOST_PAIRS
-    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=sampled)
+    columns = [np.concatenate(blocks) for blocks in zip(*found, strict=True)]
+    order_Q = np.argsort(columns[0], kind="stable")
+    query_Q, found_QK, distance_QK, relevant_QK, first_hit_Q, positives_Q = (
+        column[order_Q] for column in (*columns, np.concatenate(positives))
+    )
+    return Nearest(
+        query_Q,
+        found_QK,
+        distance_QK,
+        relevant_QK,
+        first_hit_Q,
+        positives_Q,
+        index_I=np.unique(np.concatenate(searched)),
+        queries=queries,
+        sampled=pairs > MOST_PAIRS,
+    )
 
 
 def _shown(values_BK: np.ndarray, nothing: float) -> np.ndarray:
@@ -198,17 +192,12 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Euclidean distances of unit vectors, 0 to 2, each (S,).
-
-    Attributes:
-        query_S: rows of the table. positive_S, negative_S: to the nearest positive and negative.
-        any_positive_S, any_negative_S: to one random positive and one random negative.
-    """
+    """Euclidean distances of unit vectors, 0 to 2, of a sample of queries, rows of the table."""
 
     query_S: np.ndarray
-    positive_S: np.ndarray
+    positive_S: np.ndarray  # to the nearest positive
     negative_S: np.ndarray
-    any_positive_S: np.ndarray
+    any_positive_S: np.ndarray  # to one random positive
     any_negative_S: np.ndarray
 
 
@@ -217,7 +206,7 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -
 
     A distance is NaN if the index has no negative. Arguments are those of `nearest`.
     """
-    images, group_T = images_of(part, table), groups_of(part, table)
+    images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
     sampled = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
     of_each = max(1, queries // sampled["domain"].nunique())
@@ -233,7 +222,7 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -
                 cosine_BI = ranking.unit_TD[query_B] @ ranking.unit_TD[index_I].T
                 distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
                 rows_BI = np.broadcast_to(index_I, distance_BI.shape)
-                shared_BI = images.labels.shared(query_B, rows_BI)
+                shared_BI = images.are_relevant(query_B, rows_BI)
                 other_BI = images.image_T[query_B][:, None] != images.image_T[index_I]
                 columns = [query_B]
                 for first_BI in (-distance_BI, rng.random(distance_BI.shape, dtype=np.float32)):
@@ -276,10 +265,9 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_firsts(near: Nearest) -> pd.DataFrame:
-    """Return images that are a wrong first result, by number of such queries, most first.
+    """Return images that are a wrong first result: columns `row`, `wrong` (queries), `found` (N_k).
 
-    Returns columns `row` (of the table), `wrong` (queries), `found` (N_k); ties put the lower row
-    first.
+    The image with the most such queries comes first, then the lower row.
     """
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)

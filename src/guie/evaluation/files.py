@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from guie.base.errors import UserError
-from guie.base.files import refuse_special, replacing
+from guie.base.files import replacing
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import companion_path, read_companion
 from guie.evaluation.knn import lengths, refuse, unit_vectors
+from scorer.errors import one_line
 
 # Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
 # the whole index.
@@ -34,7 +35,7 @@ Embeddings = np.ndarray | Mapping[str, np.ndarray]
 
 GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
 COLUMNS = ["image_path", "embedding"]
-REMEDY = "write it with embed.py --out E.parquet"
+REMEDY = "write it with embed.py"
 TEXTS = "texts"  # the data set of text queries
 
 
@@ -44,26 +45,18 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
     Rows are matched by image_path, in any order. Images that are not in the table are ignored; an image
     may have several rows of the table.
 
-    Raises UserError for a file that cannot be read, a wrong key, type or shape, an image that is missing
-    or duplicated, or an embedding that is zero or not finite.
+    Raises UserError for a damaged file, a wrong key, type or shape, an image that is missing or duplicated,
+    or an embedding that is zero or not finite; OSError for a file that cannot be opened.
     """
-    refuse_special(path)
     wanted = pd.Index(table["image_path"].unique())
     is_parquet = Path(path).suffix == ".parquet"
     try:
         rows = _read_parquet(Path(path), wanted) if is_parquet else _read_npz(Path(path))
-    except UserError:
-        raise
-    except MemoryError:
-        raise UserError(
-            f"{path}: an array does not fit into memory; embed one split at a time, or, if the file is"
-            " damaged, write it again with embed.py"
-        ) from None
-    except Exception as error:  # numpy and zipfile raise almost anything on damaged files
-        if reason := getattr(error, "strerror", None):
-            raise UserError(f"{path}: cannot be read ({reason})") from error
-        kind = "a Parquet file, or damaged" if is_parquet else "an .npz of plain arrays"
-        raise UserError(f"{path}: not {kind}; write it with embed.py") from error
+    except Exception as error:  # numpy, zipfile and pyarrow raise almost anything on damaged files
+        if isinstance(error, UserError) or getattr(error, "errno", None):
+            raise
+        kind = "a Parquet file of embeddings" if is_parquet else "an .npz of plain arrays"
+        raise UserError(f"{path}: not {kind} ({one_line(error)}); {REMEDY}") from error
     place_N = wanted.get_indexer(rows[0])
     path_N, embedding_ND, place_N = (column[place_N >= 0] for column in (*rows, place_N))
     again_N = pd.Series(place_N).duplicated().to_numpy()
@@ -99,9 +92,10 @@ def arrays_of(given: Embeddings) -> list[np.ndarray]:
 def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.DataFrame:
     """Return the rows of a split, with subsets if subsets.csv is next to the manifest, and text queries."""
     table = manifest.split(split)
-    subsets = companion_path(manifest.path, "subsets")
-    if os.path.lexists(subsets):
-        table = with_subsets(table, read_companion(subsets, "subsets"))
+    path = companion_path(manifest.path, "subsets")
+    if os.path.lexists(path):
+        named = read_companion(path, "subsets").groupby("image_path")["subset"].agg("|".join)
+        table = table.assign(subsets=table["image_path"].map(named).fillna(""))
     return with_texts(table, read_companion(texts, "texts")) if texts else table
 
 
@@ -119,63 +113,48 @@ def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     return both.fillna({"subsets": ""}) if "subsets" in both else both
 
 
-def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `subsets` to the table, from the companion file (subset, image_path)."""
-    named = subsets.groupby("image_path")["subset"].agg("|".join)
-    return table.assign(subsets=table["image_path"].map(named).fillna(""))
-
-
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the paths (N,) and embeddings (N, D) of an .npz. Raises UserError."""
     with np.load(path, allow_pickle=False) as file:  # reads these two arrays, and no other
         for key in COLUMNS:
             if key not in file:
-                raise UserError(f"{path}: no array {key!r}, only {sorted(file)}; run embed.py")
+                raise UserError(f"{path}: no array {key!r}, only {sorted(file)}; {REMEDY}")
         path_N, embedding_ND = file["image_path"], file["embedding"]
-    if path_N.dtype.kind != "U" or path_N.ndim != 1:
-        found = f"{path_N.dtype} of shape {list(path_N.shape)}"
-        raise UserError(f"{path}: image_path is {found}; must be str of shape [N]")
-    found = f"{path}: embedding is {embedding_ND.dtype} of shape {list(embedding_ND.shape)}"
-    if embedding_ND.dtype not in (np.float32, np.float16):
-        raise UserError(f"{found}; must be float32 or float16")
-    if embedding_ND.ndim != 2 or len(embedding_ND) != len(path_N) or not embedding_ND.shape[1]:
-        shape = f"[{len(path_N)}, D]"
-        raise UserError(f"{found}; must have shape {shape}, one row for each image_path")
+    if path_N.dtype.kind != "U":
+        raise UserError(f"{path}: image_path is {path_N.dtype}; must be str")
+    shape, dtype = list(embedding_ND.shape), embedding_ND.dtype
+    if dtype not in (np.float32, np.float16):
+        raise UserError(f"{path}: embedding is {dtype}; must be float32 or float16")
+    if embedding_ND.ndim != 2 or path_N.shape != (len(embedding_ND),):
+        fault = f"embedding of shape {shape} for image_path of shape {list(path_N.shape)}"
+        raise UserError(f"{path}: {fault}; must have shapes [N, D] and [N]")
     return path_N, embedding_ND
 
 
 def _read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of the wanted images in the file's order: paths (N,) and embeddings (N, D).
 
-    Raises UserError for missing columns, wrong types, missing numbers or lists of different lengths. pyarrow
-    raises its own errors for a damaged file.
+    Raises UserError for other lists than those of `embed.py`, and pyarrow's errors for all other faults.
     """
-    path.stat()  # raises OSError with a plain reason if it cannot be opened
     schema = pq.read_schema(path)
-    for name in COLUMNS:
-        if schema.get_field_index(name) < 0:
-            known = ", ".join(schema.names)
-            raise UserError(f"{path}: no column {name!r}, or two; it has {known}; {REMEDY}")
     strings, lists = (schema.field(name).type for name in COLUMNS)
-    if strings not in (pa.string(), pa.large_string()):
-        raise UserError(f"{path}: image_path is {strings}; must be string")
     if getattr(lists, "value_type", None) not in (pa.float16(), pa.float32()):
         raise UserError(f"{path}: embedding is {lists}; must be a list of float32 or float16")
-    is_wanted = pc.field("image_path").isin(pa.array(wanted, strings))
-    how = {
-        "pre_buffer": False,
-        "page_checksum_verification": True,
-    }  # it would read whole columns ahead
-    rows = pq.read_table(path, columns=COLUMNS, filters=is_wanted, **how)
+    rows = pq.read_table(
+        path,
+        columns=COLUMNS,
+        filters=pc.field("image_path").isin(pa.array(wanted, strings)),
+        pre_buffer=False,  # it would read whole columns ahead
+        page_checksum_verification=True,
+    )
     column = rows["embedding"]
-    lengths_U = pc.list_value_length(column).unique().to_pylist()
-    if len(lengths_U) > 1 or {None, 0} & {*lengths_U}:
-        fault = f"embedding: empty or missing lists, or of different lengths {lengths_U[:3]}"
-        raise UserError(f"{path}: {fault}; {REMEDY}")
+    dims = pc.list_value_length(column).unique().to_pylist()
+    if len(dims) > 1 or None in dims:
+        raise UserError(
+            f"{path}: embedding: lists are missing or differ in length: {dims[:3]}; {REMEDY}"
+        )
     values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], lists.value_type)
-    if values.null_count:
-        raise UserError(f"{path}: embedding: {values.null_count} number(s) missing; {REMEDY}")
-    return rows["image_path"].to_numpy(), values.to_numpy().reshape(len(rows), *lengths_U or [0])
+    return rows["image_path"].to_numpy(), values.to_numpy().reshape(len(rows), *dims or [0])
 
 
 def write_parquet(path: Path, about: pd.DataFrame, blocks: Sequence[Any]) -> None:

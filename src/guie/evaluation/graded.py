@@ -24,7 +24,7 @@ BLOCK_QUERIES = 16  # queries whose whole rankings are in memory at once
 
 
 def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
-    """Score all three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q].
+    """Score all three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q]; NaN without positives.
 
     The means over queries are the benchmark's mAP and mP@k.
 
@@ -36,42 +36,27 @@ def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
         for name, positive in PROTOCOLS.items():
             kept_K = grade_K[np.isin(grade_K, (NEGATIVE, *positive))]
             rank_P = np.flatnonzero(kept_K != NEGATIVE)
-            scores.setdefault(f"{name}_ap", []).append(average_precision_trapezoid(rank_P))
-            for k in DEPTHS:
-                scores.setdefault(f"{name}_p_at_{k}", []).append(precision_at(rank_P, k))
+            values = {"ap": np.nan, **{f"p_at_{k}": np.nan for k in DEPTHS}}
+            if len(rank_P):
+                values["ap"] = _trapezoid_ap(rank_P)
+                for k in DEPTHS:  # down to the last positive: two in front have precision 1 at 10
+                    window = min(k, int(rank_P[-1]) + 1)
+                    values[f"p_at_{k}"] = float((rank_P < window).sum() / window)
+            for key, value in values.items():
+                scores.setdefault(f"{name}_{key}", []).append(value)
     return {key: np.array(values_Q) for key, values_Q in scores.items()}
 
 
-def average_precision_trapezoid(rank_P: np.ndarray) -> float:
-    """Return the area below the precision-recall polygon.
+def _trapezoid_ap(rank_P: np.ndarray) -> float:
+    """Return the area below the precision-recall polygon, by the ranks of the positives, from 0.
 
-    Each positive adds the mean of the precision just before it and at it, divided by the number of
-    positives. Before rank 0 the precision is 1. The result is never above the AP of `metrics`, which
-    adds only the precision at the positive.
-
-    Args:
-        rank_P: ranks of the positives in the whole index, ascending from 0.
-
-    Returns 0 to 1; NaN without positives.
+    Each positive adds the mean of the precision just before it and at it; before rank 0 the precision is 1.
+    The result is never above the AP of `metrics`, which adds only the precision at the positive.
     """
-    if not len(rank_P):
-        return np.nan
     before_P = np.arange(len(rank_P))
     precision_before_P = np.where(rank_P > 0, before_P / np.maximum(rank_P, 1), 1.0)
     precision_at_P = (before_P + 1) / (rank_P + 1)
     return float((precision_before_P + precision_at_P).sum() / 2 / len(rank_P))
-
-
-def precision_at(rank_P: np.ndarray, k: int) -> float:
-    """Return the precision of the first k ranks, or down to the last positive if that is earlier.
-
-    A query with 2 positives, both ranked first, thus has precision 1 at 10. The argument and NaN are
-    those of `average_precision_trapezoid`.
-    """
-    if not len(rank_P):
-        return np.nan
-    window = min(k, int(rank_P[-1]) + 1)
-    return float((rank_P < window).sum() / window)
 
 
 def read_grades(path: Path) -> pd.DataFrame:

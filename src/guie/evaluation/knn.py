@@ -65,7 +65,7 @@ class ExactIndex:
         order_BK = np.argsort(score_BC == NOTHING, axis=1, kind="stable")[:, :k]
         row_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (row_BC, score_BC))
         row_BK[score_BK == NOTHING] = -1
-        return _padded(row_BK, k, -1), _padded(score_BK, k, NOTHING)
+        return row_BK, score_BK
 
     def _candidates(self, queries_BD: np.ndarray, deep: int) -> tuple[np.ndarray, np.ndarray]:
         """Return at least the first `deep` rows of each query, in order."""
@@ -120,10 +120,10 @@ class ExactIndex:
     def _twins(
         self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Expand every vector into its rows, and pad the shorter lists."""
+        """Expand every vector into its rows, and pad the shorter lists, to `deep` at least."""
         count_BC = np.minimum(self.count_U[vector_BC], deep)
         total_B = count_BC.sum(axis=1)
-        width = int(total_B.max(initial=0))
+        width = int(total_B.max(initial=deep))
         query_E = np.repeat(np.arange(len(vector_BC)), total_B)  # E: (query, row) entries
         ends_E = np.repeat(np.cumsum(count_BC) - count_BC.ravel(), count_BC.ravel())
         nth_E = np.arange(len(query_E)) - ends_E
@@ -196,13 +196,6 @@ def _tied_at_the_end(score_BC: np.ndarray, deep: int) -> np.ndarray:
     if score_BC.shape[1] <= deep:
         return np.ones(len(score_BC), bool)
     return score_BC[:, deep - 1] == score_BC[:, -1]
-
-
-def _padded(values_BK: np.ndarray, k: int, value: float) -> np.ndarray:
-    missing = k - values_BK.shape[1]
-    return (
-        np.pad(values_BK, ((0, 0), (0, missing)), constant_values=value) if missing else values_BK
-    )
 
 
 # Set by `accelerate launch` and by torchrun, which also set OMP_NUM_THREADS=1.

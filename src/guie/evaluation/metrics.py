@@ -1,7 +1,7 @@
 """Retrieval metrics: map the relevance of each rank to one value per query.
 
-Every metric takes the ranking of the index for one query, *without* the query's own image, and
-returns one value per query. The protocols average them (`guie.evaluation.protocols`).
+Every metric takes the ranking of the index for one query, *without* the query's own image. The protocols
+average its values (`guie.evaluation.protocols`).
 
 Shape legend: Q queries, K ranks (best first).
 """
@@ -30,80 +30,56 @@ STANDARD = (
 ALL_POSITIVES = ("map_at_r", "r_precision")  # use as many ranks as a query has positives
 
 
-def recall_at(relevant_QK: np.ndarray, k: int) -> np.ndarray:
-    """Return 1 if any of the first k is relevant: metric learning's Recall@k, not IR's recall.
-
-    With k = 1 it is UnED's R@1, also called precision at 1.
-    """
-    return np.asarray(relevant_QK[:, :k].any(axis=1), np.float64)
-
-
-def mmp_at_5(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Return modified precision at 5, the challenge's metric: the precision of the first min(n, 5).
-
-    Window and denominator shrink together: a single positive at rank 2 scores 0.
-    """
-    return _precision(relevant_QK, np.minimum(positives_Q, 5))
-
-
-def r_precision(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Return the precision of the first n, the number of positives (Musgrave et al., arXiv 2003.08505)."""
-    return _precision(relevant_QK, positives_Q)
-
-
-def map_at_r(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Return MAP@R: sum over i <= n of P(i) rel(i), over n (Musgrave et al., arXiv 2003.08505)."""
-    return _precision_sum(_within(relevant_QK, positives_Q)) / positives_Q
-
-
-def map_at(relevant_QK: np.ndarray, positives_Q: np.ndarray, k: int) -> np.ndarray:
-    """Return mAP@k: sum over i <= k of P(i) rel(i), over min(n, k) (GLDv2, arXiv 2004.01804; UnED)."""
-    return _precision_sum(relevant_QK[:, :k]) / np.minimum(positives_Q, k)
-
-
-def found_at(relevant_QK: np.ndarray, positives_Q: np.ndarray, k: int) -> np.ndarray:
-    """Return the number of positives in the first k over min(n, k): IR's recall (ILIAS)."""
-    return relevant_QK[:, :k].sum(axis=1) / np.minimum(positives_Q, k)
-
-
 def ranking_metrics(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, keys: Sequence[str] = STANDARD
 ) -> dict[str, np.ndarray]:
-    """Return the named metrics of every query, by their keys in `report.json`.
-
-    Args:
-        relevant_QK: bool, whether the image at this rank is relevant. K is `depth_of` the keys, or
-            the size of the index if that is smaller.
-        positives_Q: number of relevant index images without the query's own image; at least 1.
-        keys: `r_at_1`, `mmp_at_5`, `map_at_r`, `r_precision`, `map_at_K`, `recall_at_K`,
-            `found_at_K`.
+    """Return the named metrics of every query, by their keys in `report.json`; see `metric`.
 
     Raises:
         ValueError: a query has no positive, so that no metric is defined.
     """
     if (positives_Q < 1).any():
         raise ValueError("a query without positives has no score: leave it out and count it")
-    return {key: _metric(key, relevant_QK, positives_Q) for key in keys}
+    return {key: metric(key, relevant_QK, positives_Q) for key in keys}
+
+
+def metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
+    """Return one metric of every query, [Q].
+
+    With n positives, rel(i) at rank i, and P(i) the precision of the first i:
+
+    * `r_at_1`, `recall_at_K`: whether any of the first K is relevant. This is metric learning's Recall@K,
+      not IR's recall; `r_at_1` is UnED's R@1, also called precision at 1.
+    * `mmp_at_5`: modified precision at 5, the challenge's metric: the precision of the first min(n, 5).
+      Window and denominator shrink together: a single positive at rank 2 scores 0.
+    * `r_precision`: the precision of the first n (Musgrave et al., arXiv 2003.08505).
+    * `map_at_r`: the sum over i <= n of P(i) rel(i), over n (the same).
+    * `map_at_K`: the sum over i <= K of P(i) rel(i), over min(n, K) (GLDv2, arXiv 2004.01804; UnED).
+    * `found_at_K`: the number of positives in the first K over min(n, K): IR's recall (ILIAS).
+
+    Args:
+        relevant_QK: bool, rel. K is `depth_of` the keys, or the size of the index if that is smaller.
+        positives_Q: n, without the query's own image.
+    """
+    if key == "mmp_at_5":
+        window_Q = np.minimum(positives_Q, 5)
+        return _within(relevant_QK, window_Q).sum(axis=1) / window_Q
+    if key == "r_precision":
+        return _within(relevant_QK, positives_Q).sum(axis=1) / positives_Q
+    if key == "map_at_r":
+        return _precision_sum(_within(relevant_QK, positives_Q)) / positives_Q
+    k = _number(key)
+    first_QK = relevant_QK[:, :k]
+    if key.startswith("map_at_"):
+        return _precision_sum(first_QK) / np.minimum(positives_Q, k)
+    if key.startswith("found_at_"):
+        return first_QK.sum(axis=1) / np.minimum(positives_Q, k)
+    return np.asarray(first_QK.any(axis=1), np.float64)
 
 
 def depth_of(keys: Iterable[str], most_positives: int) -> int:
     """Return the number of ranks that these metrics need, given the largest number of positives."""
     return max(most_positives if key in ALL_POSITIVES else _number(key) for key in keys)
-
-
-def _metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    match key:
-        case "mmp_at_5":
-            return mmp_at_5(relevant_QK, positives_Q)
-        case "map_at_r":
-            return map_at_r(relevant_QK, positives_Q)
-        case "r_precision":
-            return r_precision(relevant_QK, positives_Q)
-    if key.startswith("map_at_"):
-        return map_at(relevant_QK, positives_Q, _number(key))
-    if key.startswith("found_at_"):
-        return found_at(relevant_QK, positives_Q, _number(key))
-    return recall_at(relevant_QK, _number(key))
 
 
 def _number(key: str) -> int:
@@ -127,10 +103,6 @@ def harmonic_mean(values: Iterable[float]) -> float:
 
 def _within(relevant_QK: np.ndarray, window_Q: np.ndarray) -> np.ndarray:
     return relevant_QK & (np.arange(relevant_QK.shape[1]) < window_Q[:, None])
-
-
-def _precision(relevant_QK: np.ndarray, window_Q: np.ndarray) -> np.ndarray:
-    return _within(relevant_QK, window_Q).sum(axis=1) / window_Q
 
 
 def _precision_sum(relevant_QK: np.ndarray) -> np.ndarray:

@@ -77,11 +77,8 @@ def score_by_mteb(args: argparse.Namespace) -> None:
 class RunEncoder(AbsEncoder):
     """A run, an ensemble or a library's model as an mteb encoder, for images only.
 
-    Embeddings equal those of embed.py: the same preprocessing and the same loop. Decoding is mteb's:
-    its loader rotates an image by its EXIF tag, which the challenge's scorer does not.
-
-    Args:
-        model: the result of `guie.models.open_model`.
+    Embeddings equal those of embed.py but for decoding: mteb's loader rotates an image by its EXIF tag,
+    which the challenge's scorer does not.
     """
 
     def __init__(self, model: LoadedModel):
@@ -107,9 +104,8 @@ class RunEncoder(AbsEncoder):
     ) -> np.ndarray:
         """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
 
-        Args:
-            inputs: mteb's loader; as many processes as it has (`num_proc`) read its data set.
-            kwargs: `batch_size`; mteb's other arguments are ignored.
+        As many processes as the loader has (`num_proc`) read its data set. Of the last arguments, only
+        `batch_size` is used.
 
         Raises UserError if the task needs more than images, for example texts.
         """
@@ -155,15 +151,9 @@ class TaskImages(Samples):
 class ManifestTask(AbsTaskRetrieval):
     """One split of a manifest with one index over all domains, like the protocol `merged`.
 
-    Images that share a label are relevant to each other. Images are identified by their paths, by
-    which a query is removed from its own ranking. Queries without a positive are left out.
+    A query's own image is removed from its ranking by its path. Queries without a positive are left out.
 
-    Args:
-        manifest: its images are opened when they are embedded.
-        split: a split whose rows are queries and index.
-
-    Raises:
-        UserError: no query of the split has a positive.
+    Raises UserError if no query of the split has a positive.
     """
 
     ignore_identical_ids = True

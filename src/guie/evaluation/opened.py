@@ -38,17 +38,13 @@ from scorer.runtime import refuse_file_access
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A model of any kind, ready to embed.
-
-    Attributes: `recipe`, all that an embedding depends on except the image; `batch_size`, images per
-    process and step; `model`, None for a submission.
-    """
+    """A model of any kind, ready to embed."""
 
     embedder: Embedder | Ensemble | Submission
     preprocess: nn.Module
-    recipe: dict[str, Any]
-    batch_size: int
-    model: LoadedModel | None = None
+    recipe: dict[str, Any]  # all that an embedding depends on except the image
+    batch_size: int  # images per process and step
+    model: LoadedModel | None = None  # None for a submission
 
 
 class Submission(nn.Module):

@@ -5,8 +5,6 @@ Shapes: T rows of a table, B images, S side in pixels, P patches, F features of 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import torch
@@ -47,8 +45,6 @@ class PatchFeatures(nn.Module):
         with torch.inference_mode():
             probed_1PF = self._patches(torch.zeros(1, 3, side, side, device=device))
         self.patches, self.dim = probed_1PF.shape[1], probed_1PF[0].numel()
-        if math.isqrt(self.patches) ** 2 != self.patches:
-            raise UserError(f"--rerank local: {model.source}: its patches are not a square grid")
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map preprocessed images (B, 3, S, S) to float32 (B, P x F)."""

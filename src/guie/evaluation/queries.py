@@ -5,9 +5,8 @@ Shapes: B images, D dimensions, P patches of an image, F features of a patch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from guie.data.dataset import as_batch, image_shapes
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.evaluation.patches import PatchFeatures
+from guie.models.opening import LoadedModel
 from guie.models.pretrained import sha256_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class QueryModel:
         self, word: str, size_px: int | None, fit: str, check: Callable[[dict[str, Any]], None]
     ):
         self.word, self._settings, self._check = word, (size_px, fit), check
-        self._kept: OrderedDict[Path, np.ndarray] = OrderedDict()  # patches
+        self._kept = lru_cache(KEPT)(self._patches)
         self._lock = RLock()  # only one thread at a time uses the model
 
     @cached_property
@@ -89,13 +89,16 @@ class QueryModel:
         with self._lock:
             return self.opened.model is not None and takes_texts(self.opened.model)
 
+    def _model(self, remedy: str) -> LoadedModel:
+        if self.opened.model is None:
+            raise UserError(f"{self.word}: a submission has only embeddings of images; {remedy}")
+        return self.opened.model
+
     @cached_property
     def _encoder(self) -> TextEncoder:
         from guie.evaluation.text import TextEncoder
 
-        if self.opened.model is None:
-            raise UserError(f"{self.word}: a submission takes only images; query with an image")
-        return TextEncoder(self.opened.model)
+        return TextEncoder(self._model("query with an image"))
 
     def embed_text(self, text: str) -> np.ndarray:
         """Embed a text in the space of the images; return a unit vector (1, D).
@@ -109,9 +112,7 @@ class QueryModel:
 
     @cached_property
     def _features(self) -> PatchFeatures:
-        if self.opened.model is None:
-            raise UserError("--rerank local: a submission has no patches; index a run")
-        return PatchFeatures(self.opened.model)
+        return PatchFeatures(self._model("for --rerank local, index a run"))
 
     def patches(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Return the patches of upright RGB images (B, P, F).
@@ -127,14 +128,11 @@ class QueryModel:
     ) -> np.ndarray:
         """Return the patches of image files (B, P, F), rounded to float16; an unreadable image is black."""
         with self._lock:
-            for file in files:
-                if file not in self._kept:
-                    try:
-                        image = decode(file)
-                    except UserError:
-                        image = Image.new("RGB", (8, 8))
-                    self._kept[file] = self.patches([image])[0].astype(np.float16)
-            found = np.stack([self._kept[file] for file in files]).astype(np.float32)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return found
+            return np.stack([self._kept(file, decode) for file in files]).astype(np.float32)
+
+    def _patches(self, file: Path, decode: Callable[[Path], Image.Image]) -> np.ndarray:
+        try:
+            image = decode(file)
+        except UserError:
+            image = Image.new("RGB", (8, 8))
+        return self.patches([image])[0].astype(np.float16)

@@ -12,35 +12,31 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
-from guie.base.files import refuse_special, replacing
+from guie.base.files import replacing
 from guie.evaluation.files import Embeddings
 from guie.evaluation.knn import NOTHING
 from guie.evaluation.search import Images, rankings, searches
 
 DEPTH = 1000
 MOST_QUERIES = 256  # in one block
-FORMAT = "the format is JSON {query: {image: score}}"
+FORMAT = TypeAdapter(dict[str, dict[str, FiniteFloat]])
 
 
 def map_at_1k(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, similarity_QK: np.ndarray
 ) -> np.ndarray:
-    """Return ILIAS's mAP@1k, one value a query: sum of P(i) rel(i) for i <= 1000, over min(n, 1000).
+    """Return ILIAS's mAP@1k: sum of P(i) rel(i) for i <= 1000, over min(n, 1000), [Q]; NaN without positives.
 
-    The ILIAS code multiplies scikit-learn's average precision of the first 1000 by the number found
-    over min(n, 1000); 0 if none is found. scikit-learn treats equal similarities as one step: each
-    relevant image among them gets the precision at their end. Everywhere else in this package, such
-    images count one after the other.
+    Equal similarities are one step, as in scikit-learn, which ILIAS uses: each relevant image among them gets
+    the precision at their end. Everywhere else in this package, they count one after the other.
 
     Args:
         relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
         positives_Q: number of relevant images in the index.
         similarity_QK: descending along a row.
-
-    Returns:
-        [Q]; NaN without positives.
     """
     relevant_QK, similarity_QK = relevant_QK[:, :DEPTH], similarity_QK[:, :DEPTH]
     # For each rank, the last rank with the same similarity
@@ -111,23 +107,26 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
         unlisted: count images outside the index as negatives, like ILIAS's code; otherwise they
             raise UserError.
 
-    Raises UserError for invalid JSON, a query or image that is not in the table or has two names, a missing
-    query, or a score that is not a number.
+    Raises UserError for another format, a query or image that is not in the table, or a missing query.
     """
-    given, images = _read(path), Images.of(table)
+    try:
+        given = FORMAT.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        fault = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise UserError(
+            f"{path}: {fault}; the format is JSON {{query: {{image: score}}}}"
+        ) from None
+    images = Images.of(table)
     all_Q, all_I = np.flatnonzero(images.is_query_T), np.flatnonzero(images.is_index_T)
     query_Q = _rows_by_name(table, all_Q).reindex(list(given), fill_value=-1).to_numpy()
     _refuse(path, "not a query of the manifest", list(given), query_Q < 0)
     _refuse(path, "no ranking for query", table["image_path"][all_Q], ~np.isin(all_Q, query_Q))
-    _refuse(path, "duplicate query", list(given), pd.Series(query_Q).duplicated())
     row_of = _rows_by_name(table, all_I)
     found_QK = np.full((len(query_Q), DEPTH), -1)
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, ranked) in enumerate(given.items()):
         names, score_N = list(ranked), np.array(list(ranked.values()))
-        if score_N.dtype.kind not in "fi":
-            raise UserError(f"{path}: {query}: a score is not a number; {FORMAT}")
-        _refuse(path, f"{query}: score is not finite", names, ~np.isfinite(score_N))
         found_N = row_of.reindex(names, fill_value=-1).to_numpy()
         is_listed_N = found_N >= 0
         if not unlisted:
@@ -151,20 +150,6 @@ def _rows_by_name(table: pd.DataFrame, row_N: np.ndarray) -> pd.Series:
         raise UserError(f"{one} and {two} have the same name in a ranking file; remove one")
     found = pd.concat([pd.Series(row_N, names), pd.Series(row_N, paths)])
     return found[~found.index.duplicated()]
-
-
-def _read(path: Path) -> dict[str, dict[str, float]]:
-    refuse_special(path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}; {FORMAT}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); {FORMAT}") from None
-    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
-        raise UserError(f"{path}: not a ranking file; {FORMAT}")
-    return found
 
 
 def _refuse(path: Path, fault: str, names: Sequence[str], is_bad_N: np.ndarray) -> None:

@@ -13,23 +13,16 @@ ITERATIONS = 20  # of k-means
 def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
     """Return normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 if equal.
 
-    It follows metric learning practice (pytorch-metric-learning's AccuracyCalculator): faiss k-means
-    on unit vectors, as many clusters as classes, initialised at random images. The distance is
-    Euclidean and centroids are plain means inside the sphere, not the spherical variant. Every image
-    is used, however large its class (by default faiss samples 256 a cluster).
+    It follows pytorch-metric-learning's AccuracyCalculator: faiss k-means on unit vectors, with Euclidean
+    distances and as many clusters as classes. But every image is used, not 256 a cluster as in faiss.
 
-    The value depends on the initialisation: average several seeds for a decision. One seed gives one
-    value for one order of the rows. It is far above 0 for random embeddings of small classes, so
-    compare it only within one set of images.
+    The value depends on the images that initialise the clusters, hence on `seed` and the order of rows:
+    average several seeds for a decision. It is far above 0 for random embeddings of small classes, so compare
+    it only within one set of images.
 
     Args:
-        emb_ND: finite; normalised to unit length like in search. A zero vector stays zero.
+        emb_ND: finite, of any length.
         label_N: one class an image; a text `a|b` is its own class.
-        seed: picks the images that initialise the clusters.
-
-    Returns:
-        0 to 1. A single class gives a single cluster and the value 1. If no two images share a
-        class, each is its own cluster: 1, unless two vectors are equal.
     """
     from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
 
@@ -52,17 +45,12 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
 def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
     """Return global average precision (micro AP): one ranking of all answers, most confident first.
 
-    It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer.
-    Distractors are not in that number, but their answers are in the ranking and lower P. Ties keep
-    the order of the rows (in Met's code they are undefined).
+    It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer; NaN for
+    none. Distractors are not in that number, but lower P. Ties keep the order of the rows.
 
     Args:
         confidence_Q: float; -inf for no answer at all.
-        is_correct_Q: bool, whether the answer is correct; never True if has_answer is False.
-        has_answer_Q: bool, False for a distractor.
-
-    Returns:
-        0 to 1; NaN if no query has an answer.
+        is_correct_Q, has_answer_Q: bool; both are False for a distractor.
     """
     correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
     precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)
@@ -70,13 +58,13 @@ def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.nda
     return float((precision_Q * correct_Q).sum() / answers) if answers else np.nan
 
 
-def gap_minus(
+def recognition(
     confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
-) -> float:
-    """Return GAP of the queries that have an answer, without distractors in the ranking (GAP-)."""
-    return gap(confidence_Q[has_answer_Q], is_correct_Q[has_answer_Q], has_answer_Q[has_answer_Q])
-
-
-def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
-    """Return the accuracy over queries that have an answer; NaN if none has (ACC)."""
-    return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
+) -> dict[str, float]:
+    """Return Met's numbers: GAP of all queries; GAP- and accuracy of those that have an answer."""
+    known = has_answer_Q
+    return {
+        "gap": gap(confidence_Q, is_correct_Q, has_answer_Q),
+        "gap_minus": gap(confidence_Q[known], is_correct_Q[known], has_answer_Q[known]),
+        "accuracy": float(is_correct_Q[known].mean()) if known.any() else np.nan,
+    }

@@ -38,15 +38,11 @@ class Components:
 
 
 def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
-    """Fit the first `dim` principal components, in float64.
+    """Fit the first `dim` principal components of unit vectors, in float64.
 
-    Args:
-        emb_ND: embeddings of unit length, as they are compared.
-        dim: R, 1 to D - 1.
-        whiten: give every component the same variance on the fitted data.
+    `whiten` gives every component the same variance on the fitted data.
 
-    Raises:
-        UserError: `emb_ND` is not finite, or varies in fewer than `dim` dimensions.
+    Raises UserError if the vectors are not finite, or vary in fewer than `dim` dimensions.
     """
     from sklearn.decomposition import PCA  # takes a second, and is seldom needed
 
@@ -70,10 +66,7 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
 
 
 def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFrame:
-    """Draw at most `per_domain` images of each domain, each once.
-
-    The sample depends only on the seed and the paths, not on the order of the rows.
-    """
+    """Draw at most `per_domain` images of each domain, by the seed and their paths alone."""
     rows = rows.drop_duplicates("image_path")
     drawn = rows.assign(draw=seeded_draws(seed, rows["image_path"]))
     sample = drawn.sort_values("draw").groupby("domain").head(per_domain)

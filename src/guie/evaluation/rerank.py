@@ -1,16 +1,15 @@
 """Correct the order of a search's first candidates, exact or approximate, in validation and in search alike.
 
 Every method sees the index as if the query's own image were not in it. `guie.base.arguments.METHODS` lists
-them by name, with their sources. Shapes: N index rows, D dimensions, B queries, C candidates of a query,
-K neighbours or ranks, E vectors, M images of the bank or matches, P patches of an image, row by row,
-F features of a patch.
+them by name, with their sources. Past the end, rows are -1 and scores -inf. Shapes: N index rows,
+D dimensions, B queries, C candidates of a query, K neighbours or ranks, E vectors, M images of the bank or
+matches, P patches of an image, row by row, F features of a patch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from threading import Lock
 
 import cv2
@@ -65,10 +64,6 @@ class Reranker:
         self._patches_of = patches_of
         self.lists = NeighbourLists(vectors_ND, find)
 
-    @cached_property
-    def _bank_M(self) -> np.ndarray:
-        return np.sort(np.random.default_rng(0).permutation(self._rows_R)[:BANK])
-
     def search(
         self,
         queries_BD: np.ndarray,
@@ -113,18 +108,17 @@ class Reranker:
         if "csls" in self.methods:
             score_BC = csls(score_BC, rows_BC, own_B, self.lists)
         if "softmax" in self.methods:
-            score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, self._bank_M)
+            bank_M = np.sort(np.random.default_rng(0).permutation(self._rows_R)[:BANK])
+            score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, bank_M)
         return rows_BC, score_BC
 
 
 class NeighbourLists:
-    """The LISTED nearest index images of index images, searched when they are first needed.
-
-    Pages of the two tables that are never written take no memory, so a large index costs little.
-    """
+    """The LISTED nearest index images of index images, searched when they are first needed."""
 
     def __init__(self, vectors_ND: np.ndarray, find: Find):
         self.vectors_ND, self._find = vectors_ND, find
+        # Pages that are never written take no memory, so a large index costs little.
         self.row_NK = np.zeros((len(vectors_ND), LISTED), np.int64)
         self.score_NK = np.zeros((len(vectors_ND), LISTED), np.float32)
         self._known_N = np.zeros(len(vectors_ND), bool)
@@ -146,12 +140,7 @@ class NeighbourLists:
     def without(
         self, rows_BC: np.ndarray, own_B: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k nearest neighbours of each candidate, other than the query's own image.
-
-        Args:
-            rows_BC: candidates of each query; -1 where there is none.
-            own_B: rows of the queries' own images; -1 for none.
-            k: less than LISTED, or a list may be shorter.
+        """Return the k < LISTED nearest neighbours of each candidate, other than the query's own image.
 
         Returns: rows [B, C, k], -1 past the end, and similarities, -inf past the end.
         """
@@ -172,14 +161,7 @@ def weighted_mean(
 ) -> np.ndarray:
     """Return unit vectors of x + sum over k of max(x . x_k, 0)^ALPHA x_k: float32 [E, D].
 
-    Radenovic et al., Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019
-    (alpha-weighted query expansion): the weight of a neighbour is its similarity to the power alpha.
-    Only mutual neighbours enter: two images that are each among the other's K nearest (Zhong et al.,
-    Re-ranking Person Re-identification with k-reciprocal Encoding, CVPR 2017).
-
-    Args:
-        vector_ED, neighbour_EKD: unit vectors, and their neighbours.
-        score_EK: similarities; -inf leaves a neighbour out.
+    A similarity of -inf leaves a neighbour out: those that are not mutual, as in Zhong et al., CVPR 2017.
     """
     weight_EK = np.where(np.isfinite(score_EK), np.maximum(score_EK, 0), 0) ** ALPHA
     sum_ED = vector_ED + np.einsum("ek,ekd->ed", weight_EK.astype(np.float32), neighbour_EKD)
@@ -190,12 +172,10 @@ def weighted_mean(
 def expanded_queries(
     queries_BD: np.ndarray, own_B: np.ndarray, lists: NeighbourLists, find: Find
 ) -> np.ndarray:
-    """Return each query's mean with those of its MUTUAL nearest images that have it among theirs.
-
-    A query is among an image's K nearest if fewer than K other images are nearer to the image.
-    """
+    """Return each query's mean with those of its MUTUAL nearest images that have it among theirs."""
     row_BK, score_BK = find(queries_BD, MUTUAL, own_B)
     _, theirs_BKK = lists.without(row_BK, own_B, MUTUAL)
+    # A query is among an image's K nearest if fewer than K other images are nearer
     is_mutual_BK = score_BK >= theirs_BKK[:, :, -1]
     score_BK = np.where(is_mutual_BK & (row_BK >= 0), score_BK, -np.inf)
     return weighted_mean(queries_BD, lists.vectors_ND[row_BK], score_BK)
@@ -206,8 +186,7 @@ def augmented_scores(
 ) -> np.ndarray:
     """Return similarities of queries and their candidates' means with mutual neighbours: [B, C].
 
-    The query's own image enters no mean, and takes no place among the neighbours: otherwise, an
-    evaluation would find the query inside the images that it looks for.
+    The query's own image enters no mean: otherwise a query would be part of the images that it is to find.
     """
     row_BCK, score_BCK = lists.without(rows_BC, own_B, MUTUAL)
     lists.of(row_BCK.ravel())
@@ -230,13 +209,9 @@ def augmented_scores(
 def csls(
     score_BC: np.ndarray, rows_BC: np.ndarray, own_B: np.ndarray, lists: NeighbourLists
 ) -> np.ndarray:
-    """Return 2 cos(x, y) - r(x) - r(y): float32 [B, C].
+    """Return 2 cos(x, y) - r(x) - r(y), by Conneau et al.: float32 [B, C].
 
-    Conneau et al., Word Translation Without Parallel Data, ICLR 2018 (CSLS). r is the mean cosine
-    to the NEIGHBOURS nearest index images, without the query's own image; 0 if there is none.
-
-    Args:
-        score_BC: cosines of queries and candidates, best first; -inf where there is none.
+    r is the mean cosine to the NEIGHBOURS nearest index images, without the query's own image; 0 for none.
     """
 
     def mean(score_EK: np.ndarray) -> np.ndarray:
@@ -256,15 +231,10 @@ def inverted_softmax(
     vectors_ND: np.ndarray,
     bank_M: np.ndarray,
 ) -> np.ndarray:
-    """Return beta s(x, y) - log of sum over n of exp(beta s(x_n, y)): float32 [B, C].
+    """Return beta s(x, y) - log of sum over n of exp(beta s(x_n, y)), by Smith et al.: float32 [B, C].
 
-    The logarithm of the score of Smith et al., Offline Bilingual Word Vectors, Orthogonal
-    Transformations and the Inverted Softmax, ICLR 2017, without the factor that a query's candidates
-    share. The sum is over the bank, without the candidate and the query's own image.
-
-    Args:
-        score_BC: cosines of queries and candidates; -inf where there is none.
-        bank_M: rows of the index that stand for queries.
+    It is the score's logarithm without the factor that a query's candidates share. The sum is over the bank,
+    index images in place of queries, without the candidate and the query's own image.
     """
     distinct_U, place_BC = np.unique(rows_BC, return_inverse=True)
     bank_MD = np.asarray(vectors_ND[bank_M])
@@ -289,11 +259,7 @@ def consistent_shares(query_PF: np.ndarray, image_CPF: np.ndarray) -> np.ndarray
     """Return the share of the query's patches with a consistent match in each image: float32 [C].
 
     A match is a pair of patches, each the other's nearest in its image. It is consistent if it fits the
-    similarity transform (shift, rotation, scale) that RANSAC finds. Candidates are ordered by such matches
-    in Noh et al., Large-Scale Image Retrieval with Attentive Deep Local Features, ICCV 2017.
-
-    Args:
-        query_PF, image_CPF: unit vectors of patches on a square grid.
+    similarity transform (shift, rotation, scale) that RANSAC finds, as in Noh et al.
     """
     side = math.isqrt(len(query_PF))
     place_P2 = np.stack(np.divmod(np.arange(len(query_PF)), side), axis=1).astype(np.float32)
@@ -317,12 +283,7 @@ def consistent_shares(query_PF: np.ndarray, image_CPF: np.ndarray) -> np.ndarray
 def reordered(
     rows_BC: np.ndarray, score_BC: np.ndarray, patches_BPF: np.ndarray, patches_of: PatchesOf
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Order the first DEPTH candidates by score + WEIGHT x share; the others follow as before.
-
-    Args:
-        rows_BC: in their order, -1 past the end. score_BC: -inf past the end.
-        patches_BPF: of the queries.
-    """
+    """Order the first DEPTH candidates by score + WEIGHT x share; the others follow as before."""
     rows_BC, score_BC = rows_BC.copy(), score_BC.copy()
     for rows_C, score_C, query_PF in zip(rows_BC, score_BC, patches_BPF, strict=True):
         first_C = rows_C[:DEPTH][rows_C[:DEPTH] >= 0].copy()

@@ -27,33 +27,60 @@ MOST_QUERIES = 4096  # in one block
 SETS = 4096  # of labels that are compared with all others at once
 
 
-class LabelSets:
-    """The labels of T images (`a|b` is two); images are relevant to each other if they share a label.
+@dataclass(frozen=True)
+class ScoreStore:
+    """Where a long search stores the scores of its queries."""
 
-    Images with the same label text share one row of `labels_SL`, which stays small for millions of rows.
-    """
+    rows: Store  # used by this search alone
+    share: tuple[int, int] = (0, 1)  # n and m, if m processes share the work
+    prefix: str = ""  # of the rows' keys
 
-    def __init__(self, labels: pd.Series) -> None:
-        self.set_T, texts = pd.factorize(labels)
-        label_lists = [text.split("|") for text in texts]
-        codes: dict[str, int] = {}
-        self.labels_SL = np.full((len(texts), max(map(len, label_lists), default=1)), -1)
-        for row_L, names in zip(self.labels_SL, label_lists, strict=True):
-            row_L[: len(names)] = [codes.setdefault(name, len(codes)) for name in names]
+    def within(self, prefix: str) -> ScoreStore:
+        """Return the same store for searches with that prefix."""
+        return replace(self, prefix=f"{self.prefix}{prefix}/")
 
-    def shared(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
-        """Return whether query and retrieved image, both rows T, share a label: bool [B, K]."""
-        query_BL = self.labels_SL[self.set_T[query_B]]
-        set_BK = self.set_T[found_BK]
+
+@dataclass(frozen=True)
+class Images:
+    """The rows T of one split as arrays; images that share a label are relevant to each other."""
+
+    image_T: np.ndarray  # one number for each image, however many rows it has
+    set_T: np.ndarray  # its row of `labels_SL`: images of the same labels share one
+    labels_SL: np.ndarray  # of each set; -1 fills the shorter ones
+    is_query_T: np.ndarray
+    is_index_T: np.ndarray
+    domain_T: np.ndarray
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, member_T: np.ndarray | bool = True) -> Images:
+        """Build from rows of a manifest, with queries and index among the members; label `a|b` is two."""
+        set_T, texts = pd.factorize(table["label"])
+        names_SL = pd.Series(texts, dtype=object).str.split("|", expand=True).to_numpy(object)
+        return cls(
+            image_T=pd.factorize(table["image_path"])[0],
+            set_T=set_T,
+            labels_SL=pd.factorize(names_SL.ravel())[0].reshape(names_SL.shape),
+            is_query_T=table["role"].isin(["query", "both"]).to_numpy() & member_T,
+            is_index_T=table["role"].isin(["index", "both"]).to_numpy() & member_T,
+            domain_T=table["domain"].to_numpy(),
+        )
+
+    def own_places(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
+        """Return the place of each query's own image in the index, [Q]; -1 if it is not there."""
+        return pd.Index(self.image_T[index_I]).get_indexer(self.image_T[query_Q])
+
+    def are_relevant(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
+        """Return whether query and retrieved image share a label: bool [B, K], False for row -1."""
+        set_BK, query_BL = self.set_T[found_BK], self.labels_SL[self.set_T[query_B]]
         shared_BK = np.zeros(found_BK.shape, dtype=bool)
         for label_S in self.labels_SL.T:
             for label_B1 in query_BL.T[:, :, None]:
                 shared_BK |= (label_S[set_BK] == label_B1) & (label_B1 >= 0)
-        return shared_BK
+        return shared_BK & (found_BK >= 0)
 
-    def count_shared(self, query_Q: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+    def count_shared(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
         """Count the index rows that share any label with each query row, [Q]."""
-        count_S = np.bincount(self.set_T[index_N], minlength=len(self.labels_SL))
+        count_S = np.bincount(self.set_T[index_I], minlength=len(self.labels_SL))
         if self.labels_SL.shape[1] == 1:  # no image has two labels: typical for many classes
             return count_S[self.set_T[query_Q]]
         from scipy.sparse import csr_array  # seldom needed
@@ -65,63 +92,9 @@ class LabelSets:
         counts = [(has_SL[block] @ has_SL.T > 0) @ count_S for block in blocks]
         return np.concatenate(counts)[place_Q]
 
-
-@dataclass(frozen=True)
-class ScoreStore:
-    """Where a long search stores the scores of its queries.
-
-    Attributes: `rows`, the records, used by this computation alone; `share`, n and m, if m processes share
-    the work; `prefix`, of the rows' keys.
-    """
-
-    rows: Store
-    share: tuple[int, int] = (0, 1)
-    prefix: str = ""
-
-    def within(self, prefix: str) -> ScoreStore:
-        """Return the same store for searches with that prefix."""
-        return replace(self, prefix=f"{self.prefix}{prefix}/")
-
-
-@dataclass(frozen=True)
-class Images:
-    """The rows T of one split as arrays."""
-
-    image_T: np.ndarray  # one number for each image, however many rows it has
-    labels: LabelSets
-    is_query_T: np.ndarray
-    is_index_T: np.ndarray
-    domain_T: np.ndarray
-
-    @classmethod
-    def of(cls, table: pd.DataFrame) -> Images:
-        """Build from rows of a manifest."""
-        return cls(
-            image_T=pd.factorize(table["image_path"])[0],
-            labels=LabelSets(table["label"]),
-            is_query_T=table["role"].isin(["query", "both"]).to_numpy(),
-            is_index_T=table["role"].isin(["index", "both"]).to_numpy(),
-            domain_T=table["domain"].to_numpy(),
-        )
-
-    def within(self, member_T: np.ndarray) -> Images:
-        """Restrict queries and index to these rows."""
-        return replace(
-            self, is_query_T=self.is_query_T & member_T, is_index_T=self.is_index_T & member_T
-        )
-
-    def own_places(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
-        """Return the place of each query's own image in the index, [Q]; -1 if it is not there."""
-        return pd.Index(self.image_T[index_I]).get_indexer(self.image_T[query_Q])
-
-    def are_relevant(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
-        """Return whether query and retrieved image share a label: bool [B, K], False for row -1."""
-        return self.labels.shared(query_B, found_BK) & (found_BK >= 0)
-
     def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
         """Count each query's relevant index images without its own image."""
-        is_held_Q = self.own_places(query_Q, index_I) >= 0
-        return self.labels.count_shared(query_Q, index_I) - is_held_Q
+        return self.count_shared(query_Q, index_I) - (self.own_places(query_Q, index_I) >= 0)
 
 
 @dataclass(frozen=True)
@@ -141,33 +114,23 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
             query's own group; `fused`, the index of the query's group and every image of the other
             groups, including queries (the unification paper's galleries).
         group_T: domain or data set of each row.
-
-    Raises ValueError for another index type.
     """
     rows_T = np.arange(len(group_T))
     if index == "merged":
         yield Search("merged", rows_T[images.is_query_T], rows_T[images.is_index_T])
         return
-    if index not in ("separate", "fused"):
-        raise ValueError(f"index is {index!r}; it must be merged, separate or fused")
     for name in pd.unique(group_T):
         own_T = group_T == name
-        index_T = own_T & images.is_index_T
-        if index == "fused":
-            index_T |= ~own_T
+        index_T = (own_T & images.is_index_T) | (~own_T & (index == "fused"))
         yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
 
 
 @dataclass(frozen=True)
 class Rerank:
-    """How an evaluation re-ranks.
+    """How an evaluation re-ranks."""
 
-    Attributes: `methods`, see `guie.base.arguments.METHODS`; `patches_TPF`, those of all rows T, for the
-    method `local`.
-    """
-
-    methods: tuple[str, ...] = ()
-    patches_TPF: np.ndarray | None = None
+    methods: tuple[str, ...] = ()  # see `guie.base.arguments.METHODS`
+    patches_TPF: np.ndarray | None = None  # of all rows T, for the method `local`
 
 
 NO_RERANK = Rerank()
@@ -177,8 +140,7 @@ NO_RERANK = Rerank()
 class Ranking:
     """The index images of a search, ranked by similarity for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, the corrections of the order, whose scores
-    take the place of similarities.
+    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, whose scores replace similarities.
     """
 
     images: Images
@@ -254,18 +216,14 @@ def score_queries(
     Args:
         rankings: together, of all queries of the search.
         store: where scores are stored. Rows of other processes are NaN until those are computed.
-        query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
-            query's own image where it is in the index, like PUMA's code.
+        query_counts: R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
     """
     scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
     return pd.concat(scores).reindex(search.query_Q)
 
 
 class QueryScores:
-    """Computes the scores of the queries of a ranking that have a positive, a block at a time.
-
-    It is what `guie.rows.filling.fill` runs for a long search.
-    """
+    """Computes the scores of a ranking's queries that have a positive, by blocks, for `fill`."""
 
     process, remote = (0, 1), None
 
@@ -273,7 +231,7 @@ class QueryScores:
         images, search = ranking.images, ranking.search
         positives_Q = window_Q = images.count_positives(search.query_Q, search.index_I)
         if query_counts:
-            window_Q = images.labels.count_shared(search.query_Q, search.index_I)
+            window_Q = images.count_shared(search.query_Q, search.index_I)
         # Sorted, so that only the blocks of large classes need many ranks.
         order_Q = np.argsort(window_Q, kind="stable")
         order_Q = order_Q[positives_Q[order_Q] > 0]
@@ -293,14 +251,14 @@ class QueryScores:
         return found
 
     def _depth(self, last: int) -> int:
-        """Return the ranks that a block needs; its last query has the most positives."""
+        # The last query of a block has the most positives
         return metrics.depth_of(self.keys, self.window_Q[last])
 
     def agreed(self, make: Callable[[], T]) -> T:
         return make()
 
     def table(self, store: ScoreStore | None) -> pd.DataFrame:
-        """Return the scores, indexed by row T; without those of other processes that are not stored."""
+        """Return the scores by row T, but those of other processes that are not stored."""
         query_Q, search_name = self.ranking.search.query_Q, self.ranking.search.name
         if store is None:
             found: list[pd.DataFrame] = []

@@ -42,11 +42,9 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
     names of a class weigh equally. The result is cached for each model, class list and templates.
 
     Args:
-        config: model, templates, and the cache folder.
         classes: names of each class, in plain words.
 
-    Raises:
-        UserError: no such model or weights.
+    Raises UserError if there is no such model.
     """
     _, name, pretrained = config.model.split(":", 2)
     backbone = BackboneConfig(library="open_clip", name=name, pretrained=pretrained)

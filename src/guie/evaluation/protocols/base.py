@@ -18,36 +18,26 @@ Statistic = Literal["mean", "pooled", "harmonic", "public", "private"]
 
 @dataclass(frozen=True)
 class Part:
-    """One way to search: queries and index by their roles, scored by metrics of each query.
-
-    Attributes:
-        index: see `guie.evaluation.search.searches`.
-        metrics: keys of `guie.evaluation.metrics`.
-        by: the column of the groups, which weigh equally in the mean and are the separate indexes.
-            A table without `dataset` uses domain.
-        recalls: depths of Recall@k of some data sets (by `dataset` or domain), in place of
-            `default_recalls`.
-        graded: relevance comes from a file of grades instead of labels, and the whole index is
-            ranked; see `guie.evaluation.graded`.
-        clusters: also report k-means NMI of each group.
-        recognition: also report GAP, GAP- and accuracy of a nearest-neighbour classifier.
-        public_and_private: also report the challenge's two leaderboards.
-        subset: use only images with this name in the table's column `subsets`; "" uses all.
-        gallery_draws: number of re-identification draws to average. Each draws one image of each
-            class as the index; the others are queries. 0: roles define queries and index.
-    """
+    """One way to search: queries and index by their roles, scored by metrics of each query."""
 
     name: str
-    index: Index
-    metrics: tuple[str, ...]
+    index: Index  # see `guie.evaluation.search.searches`
+    metrics: tuple[str, ...]  # keys of `guie.evaluation.metrics`
+    # The column of the groups, which weigh equally in the mean and are the separate indexes. A table
+    # without `dataset` uses domain.
     by: Literal["domain", "dataset"] = "domain"
+    # Depths of Recall@k of some groups, in place of the default
     recalls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     default_recalls: tuple[int, ...] = ()
-    graded: bool = False
-    clusters: bool = False
-    recognition: bool = False
-    public_and_private: bool = False
-    subset: str = ""
+    graded: bool = False  # by a file of grades, not by labels: see `guie.evaluation.graded`
+    clusters: bool = False  # also report k-means NMI of each group
+    recognition: bool = (
+        False  # also report GAP, GAP- and accuracy of a nearest-neighbour classifier
+    )
+    public_and_private: bool = False  # also report the challenge's two leaderboards
+    subset: str = ""  # only images with this name in the column `subsets`; "" for all
+    # Re-identification: means over so many draws of one image of each class as the index, the others
+    # as queries. 0: roles define queries and index.
     gallery_draws: int = 0
 
     def keys(self, group: str) -> tuple[str, ...]:
@@ -74,21 +64,16 @@ class Headline:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A research protocol, as defined by its source.
-
-    Attributes:
-        quirks: deviations of the reference implementation, each a switch that is off by default.
-        subsets: parts of the test set that are scored separately if the table names them.
-    """
+    """A research protocol, as defined by its source."""
 
     name: str
     title: str
     source: str
     parts: tuple[Part, ...]
     headlines: tuple[Headline, ...]
-    quirks: tuple[str, ...] = ()
+    quirks: tuple[str, ...] = ()  # deviations of the reference implementation, off by default
     note: str = ""
-    subsets: tuple[str, ...] = ()
+    subsets: tuple[str, ...] = ()  # of the test set, scored separately if the table names them
 
     def over(self, table: pd.DataFrame) -> Protocol:
         """Return the protocol with each part repeated for every subset in the table, if it has any."""
@@ -109,7 +94,7 @@ class Protocol:
 
 
 def members(table: pd.DataFrame, subset: str) -> np.ndarray:
-    """Return, per row, whether it belongs to a subset; the column `subsets` joins names by `|`."""
-    if "subsets" not in table:
-        return np.zeros(len(table), bool)
+    """Return whether each row belongs to a subset, "" for all; the column `subsets` joins names by `|`."""
+    if not subset or "subsets" not in table:
+        return np.full(len(table), not subset)
     return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)

@@ -28,7 +28,7 @@ from guie.evaluation.bootstrap import (
 )
 from guie.evaluation.files import Embeddings, arrays_of, as_units
 from guie.evaluation.protocols.base import HARMONIC, Part, Protocol
-from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
+from guie.evaluation.protocols.catalogue import DRAWS, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
     PLAIN,
     Options,
@@ -48,12 +48,7 @@ ROUNDED = 3  # decimals, for the quirk `round`
 def evaluate(
     embeddings_TD: Embeddings, table: pd.DataFrame, index: str = "merged"
 ) -> dict[str, Any]:
-    """Score one split by every metric over one index: `score_part` without intervals.
-
-    Raises ValueError unless the index is merged or separate.
-    """
-    if index not in INDEXES:
-        raise ValueError(f"index is {index!r}; it must be one of {INDEXES}")
+    """Score one split by every metric, `index` merged or separate: `score_part` without intervals."""
     return score_part(PROTOCOLS[index].parts[0], embeddings_TD, table)[0]
 
 
@@ -113,11 +108,10 @@ def run_protocol(
     draws: int = DRAWS,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
-    """Score one split under a protocol.
+    """Score one split under a protocol, with the arguments of `score_part` and `Options`.
 
     Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, the `parts` of
-    `score_part`) and each part's query scores. Other arguments and errors are those of `score_part` and
-    `Options`. Also raises UserError for a quirk that the protocol does not have.
+    `score_part`) and each part's query scores. Raises UserError as they do.
     """
     chosen = Options(draws=draws, **options).of_protocol(protocol)
     parts, scores = {}, {}
@@ -144,11 +138,9 @@ def run_models(
     store: ScoreStore | None = None,
     **options: Any,
 ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Scores]]]:
-    """Return the reports of each model by its name, one per protocol, from `run_protocol`.
+    """Return the reports of `run_protocol` by model and protocol, and the first model's scores by protocol.
 
-    Also returns the first model's query scores by part, one mapping per protocol. With several models,
-    each report of the first has `against`: the result of `against` for every other model. Arguments and
-    errors are those of `run_protocol`.
+    With several models, each report of the first has `against`: its comparison with every other model.
     """
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     of_first = []
@@ -191,11 +183,7 @@ def share_models(
 
 
 def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
-    """Return means over groups and over queries, and each group's means with counts of queries.
-
-    Returns `mean`, `pooled` and `domains` in the format of `report.json`. A group without any
-    positive has None for every metric and is left out of the mean.
-    """
+    """Return `mean` over groups, `pooled` over queries, and `domains` with counts, as in `report.json`."""
     values, common = scores.values, scores.common
     groups = values.groupby(scores.group_Q)
     by_group = groups.mean().round(ROUNDED) if "round" in quirks else groups.mean()
@@ -225,10 +213,9 @@ def is_public(image_path: str) -> bool:
 
 
 def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
-    """Return bootstrap intervals of all values of `report_of`, over queries clustered by class.
+    """Return bootstrap intervals of `report_of`, over queries clustered by class, with level and draws.
 
-    Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
-    group with a single class has no interval; if every group is such, nor has the mean.
+    A group with a single class has no interval; if every group is such, nor has the mean.
     """
     values, cluster_Q, group_Q = scores.values[scores.common], scores.cluster_Q, scores.group_Q
     mean = _intervals(values, cluster_Q, group_Q, draws)
@@ -250,12 +237,18 @@ def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
 def _intervals(
     values: pd.DataFrame, cluster_Q: np.ndarray, group_Q: np.ndarray | None, draws: int
 ) -> dict[str, tuple[float, float] | None]:
-    """Return the interval of each metric's mean over groups; None if all of them have a single class.
+    """Return the interval of each metric's mean over groups or, without them, over queries.
 
-    Without groups the mean is over queries; with groups, some metrics have a harmonic mean too.
+    It is None if each group has a single class. With groups, some metrics have a harmonic mean too.
     """
+    # Metrics by the queries that have them: grades differ by level
+    alike: dict[bytes, list[str]] = {}
+    for key in values:
+        has_Q = values[key].notna().to_numpy()
+        if has_Q.any():
+            alike.setdefault(has_Q.tobytes(), []).append(str(key))
     found: dict[str, tuple[float, float] | None] = {}
-    for keys in _alike(values):
+    for keys in alike.values():
         drawn = resample(values[keys].to_numpy(), cluster_Q, group_Q, draws, 0)
         varies = drawn.lone_groups < len(drawn.mean_GM)
         for m, key in enumerate(keys):
@@ -266,16 +259,6 @@ def _intervals(
     return found
 
 
-def _alike(values: pd.DataFrame) -> list[list[str]]:
-    """Group metrics by the queries that have them: one group for labels, one per level for grades."""
-    sets: dict[bytes, list[str]] = {}
-    for key in values:
-        has_Q = values[key].notna().to_numpy()
-        if has_Q.any():
-            sets.setdefault(has_Q.tobytes(), []).append(str(key))
-    return list(sets.values())
-
-
 def against(
     protocol: Protocol,
     ours: Mapping[str, Scores],
@@ -283,10 +266,6 @@ def against(
     names: tuple[str, str],
 ) -> dict[str, Any]:
     """Compare this model with another on the same queries, headline by headline.
-
-    Args:
-        ours, theirs: scores of the queries, by part.
-        names: names of this model and of the other.
 
     Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
     without headlines that are not a mean over queries (GAP, NMI), or that no query has a value of.

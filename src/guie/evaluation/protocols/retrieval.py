@@ -10,11 +10,12 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.evaluation import metrics, recognition
+from guie.evaluation import metrics
 from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
 from guie.evaluation.protocols.base import Part, Protocol, members
-from guie.evaluation.ranking_files import DEPTH, Rankings, map_at_1k
+from guie.evaluation.ranking_files import Rankings, map_at_1k
+from guie.evaluation.recognition import nmi, recognition
 from guie.evaluation.search import (
     NO_RERANK,
     Images,
@@ -53,18 +54,12 @@ PLAIN = Options()
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of each query.
-
-    Attributes:
-        values: one row per query (and per gallery draw), indexed by row T. NaN if the query has no
-            positive, and for metrics that its group does not have.
-        group_Q: its domain or data set. `cluster_Q`: its class.
-    """
+    """The scores of each query, or of each query and gallery draw."""
 
     part: Part
-    values: pd.DataFrame
-    group_Q: np.ndarray
-    cluster_Q: np.ndarray
+    values: pd.DataFrame  # by row T; NaN without a positive, and for metrics of other groups
+    group_Q: np.ndarray  # domain or data set
+    cluster_Q: np.ndarray  # class
     path_Q: np.ndarray
 
     @classmethod
@@ -81,12 +76,6 @@ class Scores:
         return [key for key in self.values.columns if all(key in keys for keys in sets)]
 
 
-def images_of(part: Part, table: pd.DataFrame) -> Images:
-    """Return the rows of the table, with queries and index restricted to the part's subset."""
-    images = Images.of(table)
-    return images.within(members(table, part.subset)) if part.subset else images
-
-
 def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
     """Return the domain or data set of each row, whichever the part averages by."""
     return table[part.by if part.by in table else "domain"].to_numpy()
@@ -95,18 +84,10 @@ def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
 def search_part(
     part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options
 ) -> pd.DataFrame:
-    """Return the metrics of each query (and gallery draw), indexed by row T; NaN without a positive.
-
-    Args:
-        table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
-        embedded: unit vectors [T, D], or those of each domain's specialist.
-    """
-    images, group_T = images_of(part, table), groups_of(part, table)
-    store, counts = (
-        options.store and options.store.within(part.name),
-        "query_counts" in options.quirks,
-    )
-    found = []
+    """Return the metrics of each query (and gallery draw), indexed by row T; NaN without a positive."""
+    images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
+    store = options.store and options.store.within(part.name)
+    counts, found = "query_counts" in options.quirks, []
     for search in searches(part.index, images, group_T):
         for drawn in galleries(search, images, table, part.gallery_draws) or [search]:
             if not len(drawn.query_Q):
@@ -123,14 +104,13 @@ def search_part(
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
-    """Return one search per draw for re-identification: one image of every class against the others.
+    """Return one search per draw: one image of each class is the index, whatever its role.
 
-    The drawn images are the index and the others are queries, whatever their roles. The draws are a
-    fixed function of the draw's number and the image's path.
+    A draw depends only on its number and the image paths.
     """
     row_R = np.union1d(search.query_Q, search.index_I)
     row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
-    path_R, class_R = table["image_path"].to_numpy()[row_R], images.labels.set_T[row_R]
+    path_R, class_R = table["image_path"].to_numpy()[row_R], images.set_T[row_R]
     drawn = []
     for draw in range(draws):
         order_R = np.lexsort((seeded_draws(draw, path_R), class_R))
@@ -141,10 +121,7 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
 
 
 def retrieve(part: Part, table: pd.DataFrame, embedded: Embeddings, options: Options) -> Scores:
-    """Run the searches of a part; arguments are those of `search_part`.
-
-    Raises UserError if no query has a positive.
-    """
+    """Return the scores of a part. Raises UserError if no query has a positive."""
     values = search_part(part, table, embedded, options)
     if values.isna().to_numpy().all():
         if part.graded:
@@ -170,7 +147,7 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     with np.errstate(invalid="ignore"):  # NaN for a query without positives
         found = {  # equal scores are one step of ILIAS's AP
             "map_at_1000": map_at_1k(relevant_QK, positives_Q, given.score_QK),
-            "found_at_1000": metrics.found_at(relevant_QK, positives_Q, DEPTH),
+            "found_at_1000": metrics.metric("found_at_1000", relevant_QK, positives_Q),
         }
     return Scores.of(part, table, pd.DataFrame(found, index=query_Q)[list(part.metrics)])
 
@@ -178,21 +155,18 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
 def group_scores(
     part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
 ) -> dict[str, dict[str, float]]:
-    """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy.
-
-    NMI takes a group's images, queries and index together; an image with two rows counts once.
-    """
+    """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
-        own = table[members(table, part.subset)] if part.subset else table
+        own = table[members(table, part.subset)]
         for name, rows in own.groupby(groups_of(part, own), sort=False):
-            rows = rows.drop_duplicates("image_path")
+            rows = rows.drop_duplicates("image_path")  # queries and index together
             domain = rows["domain"].iloc[0]
             unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[domain]
             labels = pd.factorize(rows["label"])[0]
-            found[str(name)] = {"nmi": recognition.nmi(unit_TD[rows.index.to_numpy()], labels)}
+            found[str(name)] = {"nmi": nmi(unit_TD[rows.index.to_numpy()], labels)}
     if part.recognition:
-        images, group_T = images_of(part, table), groups_of(part, table)
+        images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
         for search in searches(part.index, images, group_T):
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
@@ -203,11 +177,7 @@ def group_scores(
 def recognition_scores(
     images: Images, embedded: Embeddings, search: Search, rerank: Rerank
 ) -> dict[str, float]:
-    """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
-
-    The class is that of the nearest neighbour, the confidence its similarity (-inf without one) or,
-    with `rerank`, its corrected score.
-    """
+    """Score Met's nearest-neighbour classifier, whose confidence is the similarity or corrected score."""
     confidence, correct, answered = [], [], []
     for ranking in rankings(images, embedded, search, rerank):
         answered.append(images.count_positives(ranking.search.query_Q, search.index_I) > 0)
@@ -215,9 +185,4 @@ def recognition_scores(
             # No columns where the index is empty
             confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
             correct.append(images.are_relevant(query_B, found_B1).any(axis=1))
-    confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
-    return {
-        "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
-        "gap_minus": recognition.gap_minus(confidence_Q, correct_Q, answered_Q),
-        "accuracy": recognition.accuracy(correct_Q, answered_Q),
-    }
+    return recognition(*map(np.concatenate, (confidence, correct, answered)))
