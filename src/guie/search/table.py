@@ -16,6 +16,7 @@ from typing import Any
 from warnings import filterwarnings
 
 import lancedb
+import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
@@ -113,6 +114,12 @@ class Index:
             text = json.dumps(asdict(self.facts))
             with faults(self.name, "cannot be written"):
                 self.table.update_field_metadata({"path": VECTOR, "metadata": {FACTS: text}})
+
+
+def vectors_of(rows: pa.Table) -> np.ndarray:
+    """Return the vectors (N, D) of rows."""
+    flat = rows[VECTOR].combine_chunks().flatten()
+    return np.asarray(flat).reshape(len(rows), -1) if len(rows) else np.empty((0, 0), np.float32)
 
 
 def quoted(values: Iterable[str]) -> str:
