@@ -15,7 +15,6 @@ from PIL import Image
 
 from guie.report import figures
 from guie.report.figures import embeddings
-from guie.report.figures.mix import stages
 from guie.report.figures.style import IGNORED, RIGHT, WRONG, domain_colors, legible, thumbnail
 
 DOMAINS = ("cars", "dishes", "toys")
@@ -56,13 +55,11 @@ def widths(figure: Figure) -> list[float]:
     return [bar.get_width() for bar in figure.axes[0].patches]
 
 
-def test_a_domain_keeps_its_colour_in_any_order() -> None:
-    ten = [f"domain {i}" for i in range(10)]
-    colors = domain_colors(ten)
-    assert domain_colors(reversed(ten)) == colors and len(set(colors.values())) == 10
-
-
 def test_names_are_cut_to_one_line_and_are_no_formula(tmp_path: Path) -> None:
+    assert (
+        domain_colors("abc") == domain_colors("cba")
+        and len(set(domain_colors("abc").values())) == 3
+    )
     assert legible("a\nb\tc") == "a b c"
     assert legible("x" * 50, 10) == "x" * 9 + "…"
     assert legible("bad-\udcff\x00") == "bad-\ufffd\ufffd"
@@ -79,13 +76,6 @@ def test_bars_of_domains_add_up(table: pd.DataFrame) -> None:
     table.loc[0, "label"] = "cars/0|cars/extra"
     repeated = pd.concat([table, table[table["domain"] == "toys"]])  # an image in two rows
     assert texts(figures.split_bars(repeated)) == ["4", "4", "4", "3", "2", "2"]
-
-
-def test_stages_print_what_is_left_and_what_was_lost() -> None:
-    columns = {"images": [5000, 4000], "classes": [7, 6], "lost": [0, 1000]}
-    figure = stages(pd.DataFrame({"name": ["found", "capped"], **columns}))
-    assert widths(figure) == [5000, 4000]
-    assert texts(figure) == ["5,000", "in 7 classes", "4,000", "in 6 classes", "−1,000"]
 
 
 def test_size_histograms_have_a_panel_per_domain() -> None:
@@ -112,12 +102,6 @@ def test_sheets_show_images_with_their_names(table: pd.DataFrame, root: Path) ->
     notes = Counter(text for text in texts(figure) if "/" in text)
     assert notes == Counter(rows.groupby("heading").head(6)["label"])  # two leaks are left out
     assert [text for text in texts(figure) if "/" not in text] == ["leaks", "copies"]
-
-
-def test_calibration_draws_both_lines() -> None:
-    rows = [{"coverage": 0.5, "precision": 0.9, "at_least": 0.8}]
-    lines = figures.calibration(rows).axes[0].lines
-    assert [line.get_xydata().tolist() for line in lines] == [[[0.5, 0.9]], [[0.5, 0.8]]]
 
 
 def logged(step: int, stage: str, loss: float, backbone: float) -> dict:
@@ -187,16 +171,13 @@ def test_confusion_colours_only_other_domains() -> None:
     assert shares.loc["a", "a"] == 0.9  # the caller's table is unchanged
 
 
-def test_a_heat_map_is_even_about_zero() -> None:
+def test_a_heat_map_is_even_about_zero_and_lines_end_with_their_mean() -> None:
     values = pd.DataFrame([[0.1, -0.4], [0.2, 0.0]], index=["cars", "food"])
     axes = figures.heat_map(values, "domain", "prompt").axes[0]
     assert axes.images[0].get_clim() == (-0.4, 0.4)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cars", "food"]
     zeros = figures.heat_map(values * 0, "domain", "prompt").axes[0]
     assert zeros.images[0].get_clim() == (-1, 1)
-
-
-def test_lines_over_a_setting_end_with_their_mean() -> None:
     values = pd.DataFrame({"cars": [0.1, 0.3], "food": [0.5, 0.5]}, index=[0.25, 0.5])
     lines = figures.lines_over(values, "R@1", "p").axes[0].lines
     assert [line.get_label() for line in lines] == ["cars", "food", "mean"]
@@ -256,13 +237,10 @@ def test_maps_place_every_image(table: pd.DataFrame, root: Path) -> None:
     cars = table[table["domain"] == "cars"]
     [axes] = figures.class_map(xy[:4], cars, root, classes=1).axes
     assert [box.xy for box in axes.artists] == [(0, 1), (2, 3)]  # pictures of the largest class
-
-
-def test_a_thumbnail_is_the_central_square(tmp_path: Path) -> None:
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, 10:20] = 255
-    Image.fromarray(wide).save(tmp_path / "wide.png")
-    assert (thumbnail(tmp_path / "wide.png", side_px=10) == 255).all()
+    Image.fromarray(wide).save(root / "wide.png")
+    assert (thumbnail(root / "wide.png", side_px=10) == 255).all()  # the central square
 
 
 def test_a_projection_keeps_neighbours_and_is_repeatable() -> None:
