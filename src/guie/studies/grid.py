@@ -141,14 +141,10 @@ class Plan:
         """
         jobs = [*self.jobs.values()]
         for name, wanted in (("row", rows), ("seed", seeds)):
-            known = {getattr(job, name) for job in jobs}
+            known = {getattr(job, name) for job in self.jobs.values()}
             if unknown := [str(one) for one in wanted or () if one not in known]:
                 raise UserError(f"no {name} {', '.join(unknown)} in this study; --list shows them")
-        jobs = [
-            job
-            for job in jobs
-            if (rows is None or job.row in rows) and (seeds is None or job.seed in seeds)
-        ]
+            jobs = [job for job in jobs if wanted is None or getattr(job, name) in wanted]
         return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
 
     def folds(self) -> dict[str, list[str]]:
@@ -160,34 +156,26 @@ def read_plan(path: Path) -> Plan:
     """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
     values = read_values(path)
     study = validated(values, StudyConfig, variables=False)
-    common = _common(values)
+    own = values.at("run")
+    rest = {key: item for key, item in own.plain.items() if key != "base"}
+    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
+    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
+    common = _merged(common, replace(own, plain=rest))
     plan = Plan(path, study, [], {})
-    errors = [
-        f"{values.location('protocols')}: no protocol {name!r}; known: {', '.join(PROTOCOLS)}"
-        for name in study.protocols
-        if name not in PROTOCOLS
-    ]
+    where = {key: values.location(key) for key in ("protocols", "baseline")}
+    unknown = [name for name in study.protocols if name not in PROTOCOLS]
+    known = f"; known: {', '.join(PROTOCOLS)}"
+    errors = [f"{where['protocols']}: no protocol {name!r}{known}" for name in unknown]
     for name, config in study.rows.items():
         try:
             _expand(plan, name, config, values.at("rows", name), common)
         except UserError as error:
             errors += str(error).splitlines()
     if not errors and study.baseline not in [None, *(row.name for row in plan.rows)]:
-        errors.append(
-            f"{values.location('baseline')}: no row {study.baseline!r}; name one of the rows"
-        )
+        errors.append(f"{where['baseline']}: no row {study.baseline!r}; name one of the rows")
     if errors:
         raise UserError("\n".join(dict.fromkeys(errors)))
     return plan
-
-
-def _common(study: Values) -> Values:
-    """Return the common config of all runs, with its base applied. Raises UserError."""
-    own = study.at("run")
-    rest = {key: item for key, item in own.plain.items() if key != "base"}
-    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
-    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
-    return _merged(common, replace(own, plain=rest))
 
 
 def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Values) -> None:
@@ -200,11 +188,8 @@ def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Value
         if any(row.name == other.name for other in plan.rows):
             raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
         plan.rows.append(row)
-        whole: RunConfig | ComposeConfig
-        if config.compose is None:
-            whole = validated(values, RunConfig, variables=False)
-        else:
-            whole = validated(values, ComposeConfig, variables=False)
+        model = RunConfig if config.compose is None else ComposeConfig
+        whole: RunConfig | ComposeConfig = validated(values, model, variables=False)
         where = (own if config.evaluate else values).location()
         for job in _jobs(plan, row, whole, config.evaluate, where):
             if first.setdefault(job.identity, row.name) != row.name:
