@@ -61,7 +61,7 @@ def test_a_study_runs_once(
     runs = ["plain_0", "plain_1", "soft_max__0", "soft_max__1"]  # `again` equals `plain`
     assert sorted(map(row_of, trained(folder))) == runs
     out = folder / OUT
-    assert not list(out.glob("*.npz")) and (out / "table.png").stat().st_size > 5000
+    assert not list(out.rglob("*.npz")) and (out / "table.png").stat().st_size > 5000
     text = capsys.readouterr().out
     assert text.rstrip("\n") == table(folder).rstrip("\n") and "missing" not in text
     grid = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:5]]
@@ -143,10 +143,10 @@ def test_a_run_without_record_is_completed_or_fails(folder: Path) -> None:
     (run,) = (folder / OUT).glob("plain_0_*/")
     (folder / "s.json").unlink()  # as after a kill between test and record
     (run / "checkpoints").mkdir()
-    run.with_suffix(".npz").write_text("")
+    (run / "embedded_test_0.npz").write_text("")
     assert study.main([str(path)]) == 0
     assert len(trained(folder)) == 1 and kinds(folder) == (1, 0)
-    assert not (run / "checkpoints").exists() and not run.with_suffix(".npz").exists()
+    assert not (run / "checkpoints").exists() and not list(run.glob("*.npz"))
 
     (folder / "s.json").unlink()
     (run / "metrics.jsonl").write_text("")
@@ -215,19 +215,19 @@ def test_rows_are_evaluated_in_another_way_without_training(folder: Path) -> Non
     assert len(reports) == 3  # val, test, the protocol
     for report in reports:
         assert re.search(r"--specialists cars=\S+_0\.npz food=\S+_1\.npz --join oracle ", report)
-    models = [Path(one.split()[1]).name for one in words("oracle_0", "test_*")]
+    models = [Path(one.split()[1]).name for one in words("oracle_0", "embedded_test_*")]
     assert [*map(row_of, models)] == ["plain_0", "softmax_1"]
     assert not list((folder / OUT).glob("oracle_0_*/*.npz"))
     for split in ("val", "test", "train"):
-        (embedded,) = words("layer_1", f"{split}_0")
+        (embedded,) = words("layer_1", f"embedded_{split}_0")
         assert "--layers layer3 --pool max --norm after" in embedded
         assert f"--split {split}" in embedded
     (report,) = words("layer_1", "report_*")
-    assert re.search(r"--reduce pca --dim 64 --fit \S+train_0\.npz", report)
+    assert re.search(r"--reduce pca --dim 64 --fit \S+embedded_train_0\.npz", report)
     for seed in (0, 1):
         (report,) = words(f"random_{seed}", "report_*")
         assert f"--reduce random --dim 8 --seed {seed}" in report
-    (embedded,) = words("raw_0", "test_0")
+    (embedded,) = words("raw_0", "embedded_test_0")
     assert embedded.startswith("--model timm:resnet18:a1 ")
     assert embedded.endswith("--size-px 32 --fit pad")
     records = read_results(folder / "s.json").runs.values()
@@ -319,4 +319,4 @@ def test_a_study_with_the_real_scripts(
     mean = json.loads(report.read_text())["mean"]["r_at_1"]
     assert f"{mean:.3f}" in table(tmp_path) and "| puma: unified R@1 |" in table(tmp_path)
     assert list((out / ".cache/features").iterdir())  # shared by all runs
-    assert not list(out.glob("*/checkpoints")) and not list(out.glob("*.npz"))
+    assert not list(out.glob("*/checkpoints")) and not list(out.rglob("*.npz"))

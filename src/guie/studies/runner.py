@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +222,8 @@ class Runner:
         report = folder / f"report_{digest(job.scored)}.json"
         if not report.exists():
             self.test(job, folder, report)
-        embedded = (folder.glob(f"{split}_[0-9]*.npz") for split in ("val", "test", "train"))
-        for emb in (Path(f"{folder}.npz"), *chain.from_iterable(embedded)):
-            emb.unlink(missing_ok=True)
-        remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))  # saves disk space
+        remove_own(folder, ("embedded_*.npz",))  # saves disk space, as the next line
+        remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))
         record = scores_of_run(job, folder, report) | {"threads": self.children.cores}
         log = Path(f"{folder}.log")
         if log.exists() and RESUMED.encode() in log.read_bytes():
@@ -302,28 +300,23 @@ class Runner:
     def _embed(
         self, job: Job, folder: Path, split: str, images: Sequence[str], option: str = ""
     ) -> list[str]:
-        """Embed a split by the job's model, or the models that it evaluates.
-
-        Returns validate.py's arguments for the files, by default `--embeddings` or `--specialists`.
-        """
-        own = job.config.data.workers
+        """Embed a split by the job's model, or those that it evaluates; return validate.py's arguments."""
+        how, own = job.evaluation, job.config.data.workers
         workers = self.children.cores if own is None else own
         words: list[Any] = [*images, "--split", split, "--workers", workers]
-        how = job.evaluation
-        if how is None:
-            self._script(folder, "embed.py", "--model", folder, "--out", f"{folder}.npz", *words)
-            return ["--embeddings", f"{folder}.npz"]
-        words += ["--layers", *how.layers] if how.layers else []
-        words += _options({"pool": how.pool, "norm": how.norm})
-        of_library = _options({"size-px": how.size_px, "fit": how.fit})
+        of_library: list[Any] = []
+        if how:
+            words += ["--layers", *how.layers] if how.layers else []
+            words += _options({"pool": how.pool, "norm": how.norm})
+            of_library = _options({"size-px": how.size_px, "fit": how.fit})
         files = []
-        for number, (domain, name) in enumerate(how.each().items()):
-            need, emb = job.needs.get(name), folder / f"{split}_{number}.npz"
-            model = self.folder(need) if need else expanded(name, "evaluate.models")
+        for number, (domain, name) in enumerate((how.each() if how else {"": folder}).items()):
+            need, emb = job.needs.get(str(name)), folder / f"embedded_{split}_{number}.npz"
+            model = self.folder(need) if need else expanded(str(name), "evaluate.models")
             more = of_library if ":" in str(model) else []  # embed.py refuses them for a folder
             self._script(folder, "embed.py", "--model", model, "--out", emb, *words, *more)
             files.append(f"{domain}={emb}" if domain else str(emb))
-        if option or isinstance(how.models, str):
+        if option or how is None or isinstance(how.models, str):
             return [option or "--embeddings", *files]
         return ["--specialists", *files, "--join", how.join]
 
