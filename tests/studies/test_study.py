@@ -283,7 +283,12 @@ def test_a_killed_study_ends_with_the_same_table(
 def test_ctrl_c_ends_the_study_in_order(folder: Path) -> None:
     path = written(folder, seeds=3)
     (folder / OUT / "seconds").write_text("30")
-    threading.Timer(0.7, signal.raise_signal, [signal.SIGINT]).start()
+
+    def interrupt() -> None:
+        until(lambda: trained(folder))
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     assert study.main([str(path)]) == 130
     assert not (folder / "s.json").exists()
     assert len(trained(folder)) == 1
