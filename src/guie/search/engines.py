@@ -188,10 +188,10 @@ def measured(index: Index) -> dict[str, Any]:
     found = [hit.label for _, hit in pairs], [hit.similarity for _, hit in pairs]
     facts: dict[str, Any] = {"confidence": measure(label_B, *found, labelled), "changed": 0}
     if isinstance(engine, Approximate):
-        asked = vectors_BD[:RECALLED], 10, paths[:RECALLED]
+        some = vectors_BD[:RECALLED], 10, paths[:RECALLED]
         shares = [
             len({hit.image_path for hit in near} & {hit.image_path for hit in true}) / len(true)
-            for near, true in zip(engine.near(*asked), engine.near(*asked, exact=True), strict=True)
+            for near, true in zip(engine.near(*some), engine.near(*some, exact=True), strict=True)
             if true
         ]
         facts["recall"] = float(np.mean(shares)) if shares else 1.0

@@ -70,7 +70,7 @@ class Facts:
 class Index:
     """An index at one version, which stays readable while others write.
 
-    Raises UserError if there is none, or it is of another format or damaged.
+    Raises UserError if there is none, or if it is damaged or has another format.
     """
 
     def __init__(self, folder: str | Path):
@@ -81,7 +81,7 @@ class Index:
         with faults(self.name, UNREADABLE):
             try:
                 self.table = lancedb.connect(self.name).open_table(NAME)
-                # A table that was made anew may have the version of the old one.
+                # A new table may have the version of the old one.
                 self.stamp = self.table.version, self.table.list_versions()[-1]["timestamp"]
                 metadata = self.table.schema.field(VECTOR).metadata or {}
                 self.facts = TypeAdapter(Facts).validate_json(metadata.get(FACTS.encode(), b""))

@@ -12,14 +12,7 @@ from tqdm import tqdm
 from guie.base.files import held, replacing, write_text
 from guie.report.figures import seed_dots
 from guie.studies.grid import Job, Plan
-from guie.studies.results import (
-    StudyStatus,
-    add_record,
-    code_of,
-    read_results,
-    stamp,
-    status_of,
-)
+from guie.studies.results import StudyStatus, add_record, code_of, read_results, stamp, status_of
 from guie.studies.runner import Children, Failed, Outcome, Runner, cores_of_each, decode_images
 from guie.studies.table import by_seed, decimal, ordered, rendered, scores, summary, write_between
 from guie.training.process_guard import Interrupts

@@ -87,6 +87,9 @@ def test_two_models_are_compared_in_one_file(arguments, table):
     assert sum("interval" in attrs.get("class", "") for attrs in page.all("span")) > 12
     assert sum("best" in attrs.get("class", "") for attrs in page.all("td")) >= 3 * 3
     assert any(re.match(r"R@1: .*a/E is .*b/E", text) for text in page.text)
+    assert any(
+        text.startswith(f"R@10 {report['mean']['recall_at_10']:.3f}, ") for text in page.text
+    )
     texts = {"Side by side", "mix.csv, test split", "only by a/E", "only by b/E"}
     assert texts <= set(page.text)
 
