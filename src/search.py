@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL import Image
 
-    from guie.search.searcher import Hit
+    from guie.search.engines import Hit
     from guie.search.table import Index
 
 NAMED = 5  # unreadable files that are printed; a list has all

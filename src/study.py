@@ -60,9 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.claims:
         # Imported here, so that the help and refusals come at once.
-        from guie.studies.claims import print_claims
+        from guie.studies.claims import claims_table
+        from guie.studies.table import write_between
 
-        print_claims(args.study or CLAIMS, args.headlines, args.write)
+        path = args.study or CLAIMS
+        text = claims_table(path, args.headlines)
+        print(text)
+        if args.write:
+            write_between(args.write, path.stem + "_headlines" * args.headlines, text)
         return 0
     plan = read_plan(args.study)
     # Imported here, so that the help and refusals come at once.

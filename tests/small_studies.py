@@ -6,7 +6,7 @@ import runpy
 import sys
 import textwrap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +144,7 @@ def record(job: Job, test: float, code: Code = CODE, **more: Any) -> Record:
 RUN_CHILD, ONE_AT_A_TIME = Children.run, threading.Lock()
 
 
-def run_here(
-    self: Children, script: Path, words: Sequence[object], log: Path, more: Mapping[str, str]
-) -> None:
+def run_here(self: Children, script: Path, words: Sequence[object], log: Path) -> None:
     """In place of `Children.run`, without a process."""
     with ONE_AT_A_TIME, pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", [str(script), *map(str, words)])

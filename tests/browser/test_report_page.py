@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from browsing import NARROW, overflow
+from browsing import overflow
 from scored_pages import (
     BROKEN,
     CLASSES,
@@ -39,29 +40,21 @@ COLOR = "(element) => getComputedStyle(element).color"
 
 
 @pytest.fixture(scope="session")
-def root(browser, tmp_path_factory):
-    """A folder of pictures; asks for the browser first, so that nothing is drawn where there is none."""
-    return tmp_path_factory.mktemp("judged")
-
-
-@pytest.fixture(scope="session")
-def table(root):
-    return scored_table(root)
-
-
-@pytest.fixture(scope="session")
-def address(root, table) -> str:
-    """A page of two models."""
+def pages(browser, tmp_path_factory) -> tuple[str, str, pd.DataFrame]:
+    """A page of two models, one without pictures, and their table; nothing is drawn without a browser."""
+    root = tmp_path_factory.mktemp("pages")
+    table = scored_table(root)
     models = {"runs/a/E.npz": embeddings(table, 1.0), "runs/b/E.npz": embeddings(table, 1.6, 1)}
     write_scored(root / "two.html", root, table, models=models)
-    return (root / "two.html").as_uri()
-
-
-@pytest.fixture(scope="session")
-def bare_address(root, table) -> str:
-    """A page without pictures."""
     write_scored(root / "bare.html", root, table, pictures=False)
-    return (root / "bare.html").as_uri()
+    return (root / "two.html").as_uri(), (root / "bare.html").as_uri(), table
+
+
+@pytest.fixture
+def opened(page, pages):
+    """The page of two models."""
+    page.goto(pages[0])
+    return page
 
 
 def points(page) -> list[dict]:
@@ -86,114 +79,95 @@ def lonely(page) -> int:
     return int(away_NN.min(axis=1).argmax())
 
 
-def test_a_click_on_a_head_sorts(page, address):
-    page.goto(address)
-    table = page.locator("#scores table").first
+def test_a_click_on_a_head_sorts_and_names_from_outside_are_text(opened):
+    assert opened.title() == "a/E: how good it is, and where it fails"
+    assert opened.locator("#scores tbody th", has_text=SCRIPT).count() == 1
+    assert opened.locator(".label", has_text=CLOSING).count() > 0
+    table = opened.locator("#scores table").first
     cells = table.locator("tbody tr td:nth-child(2)")
 
     def shown() -> list[float]:
-        return [
-            float(value) for value in cells.evaluate_all("all => all.map((c) => c.dataset.sort)")
-        ]
+        return [float(n) for n in cells.evaluate_all("all => all.map((c) => c.dataset.sort)")]
 
-    foot = table.locator("tfoot").inner_text()
+    foot, before = table.locator("tfoot").inner_text(), shown()
     head = table.locator("thead button").nth(1)
-    before = shown()
     head.click()
     assert shown() == sorted(before) and len(set(before)) > 1
     head.click()
     assert shown() == sorted(before, reverse=True)
     assert table.locator("tfoot").inner_text() == foot
-    names = table.locator("tbody th")
-    table.locator("thead button").first.click()
-    assert sorted(names.all_inner_texts()) == sorted(DOMAINS)
 
 
-def test_pointing_at_the_map_shows_who_is_there(page, address):
-    page.goto(address)
-    place = lonely(page)
-    page.mouse.move(*centre(page, place))
-    message = page.evaluate(
-        "(i) => JSON.parse(document.getElementById('map-points').textContent)[i]", place
-    )
-    card = page.locator(".atlas .found")
-    assert card.locator(".label").inner_text() == message["label"]
-    assert card.locator(".path").inner_text() == message["path"]
-    assert ("✓" in card.locator(".verdict").inner_text()) == message["right"]
-    row = int(message["path"].partition(".")[0])
+def test_pointing_at_the_map_shows_who_is_there_and_a_click_keeps_it(opened):
+    place, card = lonely(opened), opened.locator(".atlas .found")
+    point, (x, y) = points(opened)[place], centre(opened, place)
+    opened.mouse.move(x, y)
+    assert card.locator(".label").inner_text() == point["label"]
+    assert card.locator(".path").inner_text() == point["path"]
+    assert ("✓" in card.locator(".verdict").inner_text()) == point["right"]
+    row = int(point["path"].partition(".")[0])
     if row not in (MISSING, BROKEN):
         pixel = card.locator("img.query").evaluate(PIXEL)
         assert pixel[:3] == pytest.approx([5 * row, 90, 200], abs=12)  # JPEG
+    opened.mouse.click(x, y)
+    assert opened.locator("circle.same").count() == IMAGES
+    opened.mouse.move(*centre(opened, 0 if place else 1))
+    assert card.locator(".label").inner_text() == point["label"]
+    opened.keyboard.press("Escape")
+    assert opened.locator("circle.same").count() == 0
 
 
-def test_a_click_keeps_a_point_and_rings_its_class(page, address):
-    page.goto(address)
-    place = lonely(page)
-    x, y = centre(page, place)
-    page.mouse.click(x, y)
-    label = page.locator(".atlas .found .label").inner_text()
-    assert page.locator("circle.same").count() == IMAGES
-    page.mouse.move(*centre(page, 0 if place else 1))
-    assert page.locator(".atlas .found .label").inner_text() == label
-    page.keyboard.press("Escape")
-    assert page.locator("circle.same").count() == 0
-
-
-def test_arrows_walk_over_the_map(page, address):
-    page.goto(address)
-    page.locator("svg.points").focus()
+def test_arrows_walk_over_the_map(opened):
+    opened.locator("svg.points").focus()
     seen = []
     for key in ("ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
-        page.keyboard.press(key)
-        seen.append(page.locator(".atlas .found .path").inner_text())
+        opened.keyboard.press(key)
+        seen.append(opened.locator(".atlas .found .path").inner_text())
     assert len(set(seen)) >= 3
-    page.keyboard.press("Enter")
-    assert page.locator("circle.same").count() == IMAGES
+    opened.keyboard.press("Enter")
+    assert opened.locator("circle.same").count() == IMAGES
 
 
-def test_domains_are_taken_off_the_map(page, address):
-    page.goto(address)
-    visible = page.locator("circle:not(.off)")
+def test_domains_are_taken_off_the_map(opened):
+    visible = opened.locator("circle:not(.off)")
     every = len(DOMAINS) * CLASSES * IMAGES
     assert visible.count() == every
-    page.locator(".legend button", has_text="cars").click()
+    opened.locator(".legend button", has_text="cars").click()
     assert visible.count() == every - CLASSES * IMAGES
-    page.locator(".legend button", has_text="cars").click()
-    page.get_by_label("mistakes only").check()
-    assert visible.count() == page.locator("circle.wrong").count() < every
+    opened.locator(".legend button", has_text="cars").click()
+    opened.get_by_label("mistakes only").check()
+    assert visible.count() == opened.locator("circle.wrong").count() < every
 
 
-def test_a_picture_that_is_not_there_is_told(page, address, table):
-    page.goto(address)
-    wanted = {table["image_path"][row] for row in (MISSING, BROKEN)}
-    message = {}
-    for place in range(len(points(page))):
-        page.mouse.move(*centre(page, place))
-        path = page.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
-        message[path] = page.locator(".atlas .query").get_attribute("aria-label")
-        if wanted <= message.keys():
+def test_a_picture_that_cannot_be_shown_is_named_on_the_map(opened, pages):
+    wanted = {pages[2]["image_path"][row] for row in (MISSING, BROKEN)}
+    labels = {}
+    for place in range(len(points(opened))):
+        opened.mouse.move(*centre(opened, place))
+        path = opened.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
+        labels[path] = opened.locator(".atlas .query").get_attribute("aria-label")
+        if wanted <= labels.keys():
             break
-    assert wanted <= message.keys()
-    assert all(("cannot be shown" in words) == (path in wanted) for path, words in message.items())
+    assert wanted <= labels.keys()
+    assert all(("cannot be shown" in words) == (path in wanted) for path, words in labels.items())
 
 
-@pytest.mark.parametrize("width", [NARROW, 320])
-def test_a_phone_shows_it_without_scrolling_sideways(browse, address, width):
-    page = browse(width=width, touch=True)
-    page.goto(address)
+def test_a_phone_shows_it_without_scrolling_sideways(browse, pages):
+    page = browse(width=320, touch=True)
+    page.goto(pages[0])
     assert overflow(page) <= 0
     page.touchscreen.tap(*centre(page, lonely(page)))
     map_box = page.locator("svg.points").bounding_box()
-    assert map_box["width"] > 0.8 * width
+    assert map_box["width"] > 0.8 * 320
     assert page.locator(".atlas .found .label").inner_text()
     below = page.locator(".atlas .about").bounding_box()
     assert below["y"] >= map_box["y"] + map_box["height"]  # not over it
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_read_in_the_light_and_in_the_dark(browse, address, dark):
+def test_it_is_read_in_the_light_and_in_the_dark(browse, pages, dark):
     page = browse(dark=dark)
-    page.goto(address)
+    page.goto(pages[0])
     paper = page.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor")
     assert (sum(map(int, paper[4:-1].split(","))) < 3 * 60) == dark
     for what in ("h1", ".quiet >> nth=0", "nav a >> nth=0", "#scores small >> nth=0", ".verdict"):
@@ -201,15 +175,8 @@ def test_it_is_read_in_the_light_and_in_the_dark(browse, address, dark):
         assert page.evaluate(CONTRAST, [ink, paper]) >= 4.5, what
 
 
-def test_no_images_leaves_every_picture_out(page, bare_address):
-    page.goto(bare_address)
+def test_no_images_leaves_every_picture_out(page, pages):
+    page.goto(pages[1])
     assert page.locator("img, canvas, image").count() == 0
     page.mouse.move(*centre(page, lonely(page)))
     assert page.locator(".atlas .found .label").inner_text()
-
-
-def test_names_from_outside_are_text(page, address):
-    page.goto(address)
-    assert page.title() == "a/E: how good it is, and where it fails"
-    assert page.locator("#scores tbody th", has_text=SCRIPT).count() == 1
-    assert page.locator(".label", has_text=CLOSING).count() > 0

@@ -64,12 +64,6 @@ def test_a_search_from_a_file_to_a_neighbours_neighbours(
     expect(said).to_have_text("Neighbours of the image", timeout=30_000)
     expect(captions).to_have_text(whole)
 
-
-def test_what_is_no_picture_is_told(browse, address: tuple[str, Path]) -> None:
-    url, place = address
-    page = browse()
-    page.goto(url)
-    page.get_by_text("31 images of pictures, by run").wait_for(timeout=60_000)
-    page.locator("input[type=file]").first.set_input_files(place / "words.png")
+    chosen("words.png")  # which is none
     page.get_by_text("not a readable image").first.wait_for(timeout=30_000)
     assert str(place) not in page.inner_text("body")

@@ -15,7 +15,6 @@ from PIL import Image
 
 from guie.report import figures
 from guie.report.figures import embeddings
-from guie.report.figures.mix import stages
 from guie.report.figures.style import IGNORED, RIGHT, WRONG, domain_colors, legible, thumbnail
 
 DOMAINS = ("cars", "dishes", "toys")
@@ -52,17 +51,13 @@ def titles(figure: Figure) -> list[str]:
     return [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
 
 
-def widths(figure: Figure) -> list[float]:
-    return [bar.get_width() for bar in figure.axes[0].patches]
-
-
-def test_a_domain_keeps_its_colour_in_any_order() -> None:
-    ten = [f"domain {i}" for i in range(10)]
-    colors = domain_colors(ten)
-    assert domain_colors(reversed(ten)) == colors and len(set(colors.values())) == 10
+def points(lines: list) -> list[list[list[float]]]:
+    return [line.get_xydata().tolist() for line in lines]
 
 
 def test_names_are_cut_to_one_line_and_are_no_formula(tmp_path: Path) -> None:
+    colors = domain_colors("abc")
+    assert domain_colors("cba") == colors and len(set(colors.values())) == 3
     assert legible("a\nb\tc") == "a b c"
     assert legible("x" * 50, 10) == "x" * 9 + "…"
     assert legible("bad-\udcff\x00") == "bad-\ufffd\ufffd"
@@ -70,70 +65,45 @@ def test_names_are_cut_to_one_line_and_are_no_formula(tmp_path: Path) -> None:
     figures.funnel(counts).savefig(tmp_path / "funnel.png")
 
 
-def test_bars_of_domains_add_up(table: pd.DataFrame) -> None:
+def test_bars_add_up(table: pd.DataFrame) -> None:
     counts = pd.DataFrame({"train": [5, 1], "test": [2, 2], "min_images": [0, 40]}, ["a", "b"])
     figure = figures.funnel(counts)
     assert texts(figure) == ["7", "43"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(counts)
-
     table.loc[0, "label"] = "cars/0|cars/extra"
     repeated = pd.concat([table, table[table["domain"] == "toys"]])  # an image in two rows
     assert texts(figures.split_bars(repeated)) == ["4", "4", "4", "3", "2", "2"]
-
-
-def test_stages_print_what_is_left_and_what_was_lost() -> None:
-    columns = {"images": [5000, 4000], "classes": [7, 6], "lost": [0, 1000]}
-    figure = stages(pd.DataFrame({"name": ["found", "capped"], **columns}))
-    assert widths(figure) == [5000, 4000]
-    assert texts(figure) == ["5,000", "in 7 classes", "4,000", "in 6 classes", "−1,000"]
-
-
-def test_size_histograms_have_a_panel_per_domain() -> None:
     sizes = {("cars", "a"): 3, ("cars", "b"): 1, ("dishes", "c"): 40, ("toys", "d"): 2}
-    index = ["domain", "label"]
-    figure = figures.size_histograms(pd.Series(sizes).rename_axis(index))
+    figure = figures.size_histograms(pd.Series(sizes).rename_axis(["domain", "label"]))
     assert titles(figure) == list(DOMAINS)
     assert texts(figure)[:2] == ["2 classes, median 2", "1 classes, median 40"]
-    cars = figure.axes[0]
-    assert [bar.get_height() for bar in cars.patches] == [1, 0, 1, 0, 0, 0, 0]
-    assert {to_hex(bar.get_facecolor()) for bar in cars.patches} == {domain_colors(DOMAINS)["cars"]}
+    assert [bar.get_height() for bar in figure.axes[0].patches] == [1, 0, 1, 0, 0, 0, 0]
 
 
 def test_sheets_show_images_with_their_names(table: pd.DataFrame, root: Path) -> None:
     figure = figures.contact_sheet(table.iloc[:-1], root, classes=2, views=2)
     assert texts(figure) == list(DOMAINS)
     assert len(figure.axes[0].images) == 2 * 2 * 2 + 2  # one class of toys lacks an image
-
     figure = figures.captioned_sheet(table, root, columns=2)
     assert Counter(texts(figure)) == {"a toy": 3, **dict.fromkeys(DOMAINS, 1)}
-
     rows = table.assign(heading=np.repeat(["leaks", "copies", "leaks"], 4), note=table["label"])
-    figure = figures.noted_sheet(rows, root, views=2, columns=6)
-    notes = Counter(text for text in texts(figure) if "/" in text)
+    shown = texts(figures.noted_sheet(rows, root, views=2, columns=6))
+    notes = Counter(text for text in shown if "/" in text)
     assert notes == Counter(rows.groupby("heading").head(6)["label"])  # two leaks are left out
-    assert [text for text in texts(figure) if "/" not in text] == ["leaks", "copies"]
-
-
-def test_calibration_draws_both_lines() -> None:
-    rows = [{"coverage": 0.5, "precision": 0.9, "at_least": 0.8}]
-    lines = figures.calibration(rows).axes[0].lines
-    assert [line.get_xydata().tolist() for line in lines] == [[[0.5, 0.9]], [[0.5, 0.8]]]
-
-
-def logged(step: int, stage: str, loss: float, backbone: float) -> dict:
-    rates = {"lr_backbone": backbone, "lr_head": 1e-3}
-    return {"step": step, "stage": stage, "loss": loss, "accuracy": 0.1, **rates}
+    assert [text for text in shown if "/" not in text] == ["leaks", "copies"]
 
 
 def test_training_curves_show_what_was_logged() -> None:
+    first, second = (
+        {"step": step, "stage": stage, "loss": loss, "accuracy": 0.1, "lr_backbone": rate}
+        for step, stage, loss, rate in ((1, "head", 3.0, 0.0), (2, "full", 2.0, 1e-4))
+    )
     val = {"step": 1, "stage": "head", VAL: 0.5, f"{VAL}/cars": 0.4, f"{VAL}/toys": 0.6}
-    lines = [logged(1, "head", 3.0, 0.0), val, logged(2, "full", 2.0, 1e-4)]
-    loss, _, rates, val = figures.training_curves(lines).axes
-    assert loss.lines[0].get_xydata().tolist() == [[1, 3.0], [2, 2.0]]
-    assert rates.lines[0].get_xydata().tolist() == [[2, 1e-4]]  # 0 has no place on a log axis
+    loss, _, rates, val = figures.training_curves([first, val, second]).axes
+    assert points(loss.lines[:1]) == [[[1, 3.0], [2, 2.0]]]
+    assert points(rates.lines[:1]) == [[[2, 1e-4]]]  # 0 has no place on a log axis
     assert [line.get_label() for line in val.lines[:3]] == ["cars", "toys", "mean"]
     assert [text.get_text() for text in loss.texts] == ["head", "full"]
-    assert texts(figures.training_curves(lines[:1])) == ["no val split"]
 
 
 def test_courses_mark_the_maximum_of_each_domain() -> None:
@@ -144,11 +114,10 @@ def test_courses_mark_the_maximum_of_each_domain() -> None:
     runs = {"run": [{"step": 1, "loss": 2.0}, *lines], "empty": [{"step": 1}]}
     figure = figures.val_courses(runs)
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert [dot.get_xydata().tolist() for dot in dots] == [[[2, 0.6]], [[3, 0.5]]]
-    assert texts(figure) == ["no val split"]
+    assert points(dots) == [[[2, 0.6]], [[3, 0.5]]] and texts(figure) == ["no val split"]
 
 
-def test_intervals_are_around_their_scores() -> None:
+def test_scores_and_intervals_are_as_long_as_given() -> None:
     report = {
         "mean": {"r_at_1": 0.5},
         "domains": {"cars": {"r_at_1": 0.2}, "toys": {"r_at_1": None}, "food": {"r_at_1": 0.8}},
@@ -163,47 +132,32 @@ def test_intervals_are_around_their_scores() -> None:
     assert [x for x in drawn if len(x) == 2] == [[0.4, 0.6], [0.1, 0.3], [0.8, 0.8]] * 2
     assert [x for x in drawn if len(x) == 1] == [[0.5], [0.2], [0.8]] * 2
     assert "90%" in axes.get_xlabel()
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
 
-
-def test_bars_are_as_long_as_the_scores() -> None:
     scores = pd.DataFrame({"before": [0.2, 0.4], "after": [0.5, 0.9]}, ["toys", "cars"])
-    figure = figures.domain_bars(scores, "R@1")
-    assert widths(figure) == [0.2, 0.4, 0.5, 0.9]
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    [axes] = figures.domain_bars(scores, "R@1").axes
+    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.4, 0.5, 0.9]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert legend == ["before: mean 0.300", "after: mean 0.700"]
-    [alone] = figures.domain_bars(scores[["before"]], "R@1").axes
-    colors = domain_colors(scores.index)
-    drawn = [to_hex(bar.get_facecolor()) for bar in alone.patches]
-    assert drawn == [colors["toys"], colors["cars"]]
 
-
-def test_confusion_colours_only_other_domains() -> None:
-    shares = pd.DataFrame([[0.9, 0.1], [0.005, 0.995]], ["a", "b"], ["a", "b"])
-    figure = figures.confusion(shares)
-    colored = figure.axes[0].images[0].get_array()
-    assert np.isnan(colored.filled(np.nan)).tolist() == [[True, False], [False, True]]
-    assert texts(figure) == ["90", "10", "<1", "100"]
-    assert shares.loc["a", "a"] == 0.9  # the caller's table is unchanged
-
-
-def test_a_heat_map_is_even_about_zero() -> None:
-    values = pd.DataFrame([[0.1, -0.4], [0.2, 0.0]], index=["cars", "food"])
-    axes = figures.heat_map(values, "domain", "prompt").axes[0]
-    assert axes.images[0].get_clim() == (-0.4, 0.4)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["cars", "food"]
-    zeros = figures.heat_map(values * 0, "domain", "prompt").axes[0]
-    assert zeros.images[0].get_clim() == (-1, 1)
-
-
-def test_lines_over_a_setting_end_with_their_mean() -> None:
     values = pd.DataFrame({"cars": [0.1, 0.3], "food": [0.5, 0.5]}, index=[0.25, 0.5])
     lines = figures.lines_over(values, "R@1", "p").axes[0].lines
     assert [line.get_label() for line in lines] == ["cars", "food", "mean"]
     assert lines[-1].get_ydata() == pytest.approx([0.3, 0.4])
 
 
-def test_densities_peak_at_the_values() -> None:
+def test_heat_maps_colour_other_domains_and_are_even_about_zero() -> None:
+    shares = pd.DataFrame([[0.9, 0.1], [0.005, 0.995]], ["a", "b"], ["a", "b"])
+    figure = figures.confusion(shares)
+    colored = figure.axes[0].images[0].get_array()
+    assert np.isnan(colored.filled(np.nan)).tolist() == [[True, False], [False, True]]
+    assert texts(figure) == ["90", "10", "<1", "100"]
+    assert shares.loc["a", "a"] == 0.9  # the caller's table is unchanged
+    for values, most in (([[0.1, -0.4]], 0.4), ([[0.0, 0.0]], 1)):
+        image = figures.heat_map(pd.DataFrame(values), "domain", "prompt").axes[0].images[0]
+        assert image.get_clim() == (-most, most)
+
+
+def test_densities_peak_at_the_values_and_spectra_have_a_panel_per_domain() -> None:
     rng = np.random.default_rng(0)
     centres = {("one", "same"): 0.8, ("one", "other"): 0.1, ("two", "same"): 0.5}
     values = pd.concat(
@@ -215,13 +169,9 @@ def test_densities_peak_at_the_values() -> None:
     figure = figures.densities(values, "cosine", mark=1)
     curves = [*figure.axes[0].lines[:2], figure.axes[1].lines[0]]
     peaks = [curve.get_xdata()[np.argmax(curve.get_ydata())] for curve in curves]
-    assert peaks == pytest.approx([0.8, 0.1, 0.5], abs=0.02)
-    assert titles(figure) == ["one", "two"]
+    assert peaks == pytest.approx([0.8, 0.1, 0.5], abs=0.02) and titles(figure) == ["one", "two"]
     alone = pd.DataFrame({"value": [0.3, np.nan], "panel": "p", "line": "l", "dash": "d"})
     assert figures.densities(alone, "cosine").axes[0].lines[0].get_xdata() == [0.3, 0.3]
-
-
-def test_spectra_have_a_panel_per_domain() -> None:
     falling = np.array([0.5, 0.3, 0.1])
     figure = figures.spectra({name: {"own": falling, "all": falling / 2} for name in "abcde"})
     assert titles(figure) == list("abcde")
@@ -229,21 +179,13 @@ def test_spectra_have_a_panel_per_domain() -> None:
 
 
 def test_a_gallery_frames_right_wrong_and_uncounted(table: pd.DataFrame, root: Path) -> None:
-    neighbours = pd.DataFrame(
-        {
-            "query": ["4.png"] * 3 + ["0.png"] * 2,
-            "rank": [1, 2, 3, 1, 2],
-            "image_path": ["5.png", "8.png", "6.png", "9.png", "1.png"],
-            "distance": [0.1, 0.2, 0.3, 0.4, 0.5],
-            "relevant": [1, 0, 1, 0, 1],
-            "counted": [1, 1, 0, 1, 0],
-        }
-    )
-    figure = figures.gallery(neighbours, table, root)
+    columns = ["query", "rank", "image_path", "distance", "relevant", "counted"]
+    rows = [("4.png", 1, "5.png", 0.1, 1, 1), ("4.png", 2, "8.png", 0.2, 0, 1)]
+    rows += [("4.png", 3, "6.png", 0.3, 1, 0), ("0.png", 1, "9.png", 0.4, 0, 1)]
+    figure = figures.gallery(pd.DataFrame(rows, columns=columns), table, root)
     [axes] = figure.axes
-    frames = [p for p in axes.patches if isinstance(p, Rectangle)]
-    assert [to_hex(f.get_edgecolor()) for f in frames] == [RIGHT, WRONG, IGNORED, WRONG, IGNORED]
-    assert len(axes.images) == 2 + 5
+    frames = [to_hex(p.get_edgecolor()) for p in axes.patches if isinstance(p, Rectangle)]
+    assert frames == [RIGHT, WRONG, IGNORED, WRONG] and len(axes.images) == 2 + 4
     shown = texts(figure)
     assert [name for name in shown if name in DOMAINS] == ["dishes", "cars"]  # in the order given
     assert {"✓ 0.10\n2", "✗ 0.20\n4", "· 0.30\n3"} <= set(shown)
@@ -256,16 +198,15 @@ def test_maps_place_every_image(table: pd.DataFrame, root: Path) -> None:
     cars = table[table["domain"] == "cars"]
     [axes] = figures.class_map(xy[:4], cars, root, classes=1).axes
     assert [box.xy for box in axes.artists] == [(0, 1), (2, 3)]  # pictures of the largest class
-
-
-def test_a_thumbnail_is_the_central_square(tmp_path: Path) -> None:
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, 10:20] = 255
-    Image.fromarray(wide).save(tmp_path / "wide.png")
-    assert (thumbnail(tmp_path / "wide.png", side_px=10) == 255).all()
+    Image.fromarray(wide).save(root / "wide.png")
+    assert (thumbnail(root / "wide.png", side_px=10) == 255).all()  # the central square
 
 
-def test_a_projection_keeps_neighbours_and_is_repeatable() -> None:
+def test_a_projection_keeps_neighbours_and_a_sample_keeps_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     emb = np.repeat(np.eye(8, dtype=np.float32)[:2], 20, axis=0)
     emb += 0.05 * rng.normal(size=emb.shape).astype(np.float32)
@@ -274,12 +215,8 @@ def test_a_projection_keeps_neighbours_and_is_repeatable() -> None:
     gaps = np.linalg.norm(xy[:, None] - xy, axis=-1)
     np.fill_diagonal(gaps, np.inf)
     assert (gaps.argmin(axis=1) // 20 == np.arange(40) // 20).all()
-
-
-def test_a_sample_keeps_order_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"domain": ["a"] * 300 + ["b"] * 100})
     monkeypatch.setattr(embeddings, "MAX_POINTS", 40)
     rows = figures.sample_rows(table)
     assert rows["domain"].value_counts().to_dict() == {"a": 30, "b": 10}
-    assert rows.index.is_monotonic_increasing
-    assert len(figures.sample_rows(table[:30])) == 30
+    assert rows.index.is_monotonic_increasing and len(figures.sample_rows(table[:30])) == 30

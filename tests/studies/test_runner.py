@@ -1,4 +1,4 @@
-"""Scripts of a study: how they fail, are halted, and share cores and GPUs; jobs in parallel."""
+"""Scripts of a study: how they fail, are halted, and share cores and GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,90 +22,25 @@ from small_studies import CODE, plan
 STAYS = "import os, pathlib, time; pathlib.Path('{}').write_text(str(os.getpid())); time.sleep(60)"
 
 
-@pytest.fixture
-def jobs(tmp_path: Path) -> list[Job]:
-    return plan(tmp_path, seeds=3).chosen(None, None)
-
-
-class Recorder:
-    """Runs jobs by a function, and records what was saved and halted."""
-
-    def __init__(self, work: Callable[[Job], Record | Failed]):
-        self.saved: list[tuple[Job, Record | Failed]] = []
-        self.halted = threading.Event()
-        recorder = self
-
-        class Halting(Children):
-            def halt(self, at_once: bool = False) -> None:
-                recorder.halted.set()
-
-        class Working(Runner):
-            def run(self, job: Job) -> Record | Failed:
-                return work(job)
-
-        self.runner = Working(Path(), Halting(), CODE, 1)
-
-    def run(self, jobs: list[Job], parallel: int, interrupts: Interrupts | None = None) -> bool:
-        def save(job: Job, outcome: Record | Failed) -> None:
-            self.saved.append((job, outcome))
-
-        return self.runner.run_all(jobs, parallel, save, interrupts or Interrupts())
-
-
-def test_jobs_run_in_parallel_and_all_are_saved(jobs: list[Job]) -> None:
-    meet = threading.Barrier(3)  # passes only if three run at once
-
-    def work(job: Job) -> Record | Failed:
-        meet.wait(60)
-        return Failed("train.py", "bad luck") if job.row == "softmax" else {"row": job.row}
-
-    recorder = Recorder(work)
-    assert recorder.run(jobs, 3)
-    assert {job.key for job, _ in recorder.saved} == {job.key for job in jobs}
-    assert all(isinstance(o, Failed) == (job.row == "softmax") for job, o in recorder.saved)
-
-
-def test_one_at_a_time_runs_in_order(jobs: list[Job]) -> None:
-    recorder = Recorder(lambda job: {"row": job.row})
-    assert recorder.run(jobs, 1)
-    assert [job.key for job, _ in recorder.saved] == [job.key for job in jobs]
-
-
-def test_a_signal_ends_running_jobs_and_starts_no_more(jobs: list[Job]) -> None:
-    interrupts = Interrupts()
-
-    def work(job: Job) -> Record:
-        if job is jobs[0]:
-            return {}
-        interrupts.received = signal.SIGTERM
-        if job is jobs[1]:
-            assert recorder.halted.wait(60)
-            raise Halted
-        return {"late": True}  # finished by itself
-
-    recorder = Recorder(work)
-    assert not recorder.run(jobs, 2, interrupts)
-    saved = {job.key for job, _ in recorder.saved}
-    assert jobs[0].key in saved and jobs[1].key not in saved and len(saved) < len(jobs)
-
-
-def test_an_error_of_ours_ends_all_jobs(jobs: list[Job]) -> None:
-    def work(job: Job) -> Record:
-        if job is jobs[0]:
-            raise ZeroDivisionError
-        assert recorder.halted.wait(60)
-        raise Halted
-
-    recorder = Recorder(work)
-    with pytest.raises(ZeroDivisionError):
-        recorder.run(jobs, 2)
-    assert not recorder.saved
-
-
 def script(folder: Path, text: str) -> Path:
     path = folder / "train.py"
     path.write_text(text)
     return path
+
+
+def test_an_error_of_ours_ends_all_jobs(tmp_path: Path) -> None:
+    first, *_ = jobs = plan(tmp_path).chosen(None, None)
+    children = Children(1)
+
+    class Broken(Runner):
+        def run(self, job: Job) -> Record:
+            if job is first:
+                raise ZeroDivisionError
+            assert until(lambda: children.halted)
+            raise Halted
+
+    with pytest.raises(ZeroDivisionError):
+        Broken(Path(), children, CODE).run_all(jobs, 2, pytest.fail, Interrupts())
 
 
 FAULTS = {
@@ -126,15 +60,27 @@ def test_a_failed_script_leaves_its_last_line(text: str, tmp_path: Path) -> None
     log = tmp_path / "log"
     log.write_text("error: of an earlier attempt\n")
     with pytest.raises(Failed) as failed:
-        Children().run(script(tmp_path, text), [], log, {})
+        Children(1).run(script(tmp_path, text), [], log)
     assert (failed.value.step, failed.value.error) == ("train.py", FAULTS[text])
 
 
-def test_a_script_gets_its_words_and_its_environment(tmp_path: Path) -> None:
-    text = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], flush=True)"
-    log, path = tmp_path / "log", script(tmp_path, text)
-    Children().run(path, ["--a", tmp_path], log, {"OMP_NUM_THREADS": "3"})
-    assert log.read_text() == f"['--a', '{tmp_path}'] 3\n"
+def test_a_script_gets_its_words_its_cores_and_the_gpu_of_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "gpus", lambda: ["3", "5"])
+    names = "'OMP_NUM_THREADS', 'CUDA_VISIBLE_DEVICES'"
+    path = script(tmp_path, f"import os, sys; print(sys.argv[1], *map(os.environ.get, [{names}]))")
+    log, children = tmp_path / "log", Children(2)
+
+    def twice() -> None:
+        for _ in range(2):
+            children.run(path, [tmp_path], log)
+
+    twice()
+    thread = threading.Thread(target=twice)
+    thread.start()
+    thread.join()
+    assert log.read_text().splitlines() == [f"{tmp_path} 2 3"] * 2 + [f"{tmp_path} 2 5"] * 2
 
 
 def test_jobs_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,26 +88,26 @@ def test_jobs_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(runner, "usable_cores", lambda: 5)
     assert [cores_of_each(jobs) for jobs in (1, 2, 9)] == [5, 2, 1]
+    for given, cores in {"4": 4, "0": 2, "4,2": 2}.items():
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        assert cores_of_each(2) == cores
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert gpus() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert gpus() == ["3", "5"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert gpus() == []
-    for given, cores in {"4": 4, "0": 2, "²": 2, "4,2": 2}.items():
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-        assert cores_of_each(2) == cores
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_halted_scripts_end_and_none_starts(at_once: bool, tmp_path: Path) -> None:
     started = tmp_path / "pid"
-    path, children = script(tmp_path, STAYS.format(started)), Children()
+    path, children = script(tmp_path, STAYS.format(started)), Children(1)
     outcome: list[BaseException] = []
 
     def run() -> None:
         try:
-            children.run(path, [], tmp_path / "log", {})
+            children.run(path, [], tmp_path / "log")
         except BaseException as error:
             outcome.append(error)
 
@@ -172,7 +118,7 @@ def test_halted_scripts_end_and_none_starts(at_once: bool, tmp_path: Path) -> No
     thread.join(60)
     assert isinstance(outcome[0], Halted)
     with pytest.raises(Halted):
-        children.run(path, [], tmp_path / "log", {})
+        children.run(path, [], tmp_path / "log")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
@@ -182,7 +128,7 @@ def test_no_script_outlives_a_killed_study(tmp_path: Path) -> None:
     parent = os.fork()
     if parent == 0:
         try:
-            Children().run(path, [], tmp_path / "log", {})
+            Children(1).run(path, [], tmp_path / "log")
         finally:
             os._exit(0)
     assert until(lambda: started.exists() and started.read_text())
@@ -194,7 +140,5 @@ def test_no_script_outlives_a_killed_study(tmp_path: Path) -> None:
 def test_a_class_may_be_called_na_and_a_domain_a_number(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("domain,class,query,r_at_1\n01,NA,a,1.0\n01,NA,b,\nnull,1,c,0.0\n")
-    assert hits_of_classes(path) == {
-        "01": {"hits": [1], "queries": [1]},
-        "null": {"hits": [0], "queries": [1]},
-    }
+    one, other = {"hits": [1], "queries": [1]}, {"hits": [0], "queries": [1]}
+    assert hits_of_classes(path) == {"01": one, "null": other}

@@ -78,16 +78,13 @@ def search(
 
     arrays = [array for model in models.values() for array in arrays_of(model)]
     patches = [] if rerank.patches_TPF is None else [rerank.patches_TPF]
-    queries, indexed = (
-        int(table["role"].isin([role, "both"]).sum()) for role in ("query", "index")
-    )
+    settings = args.protocol, args.index, args.quirk, rerank.methods
+    queries, indexed = (int(table["role"].isin([r, "both"]).sum()) for r in ("query", "index"))
     search_together(
         work,
         lambda store: share_models(protocols, models, table, store, **options),
         folder=args.out.with_name(f"{args.out.name}.parts"),
-        key=key_of(
-            [*arrays, *patches], table, (args.protocol, args.index, args.quirk, rerank.methods)
-        ),
+        key=key_of([*arrays, *patches], table, settings),
         # Those of a merged index, the most that any protocol compares
         pairs=queries * indexed * len(arrays) * len(protocols),
     )
@@ -116,9 +113,8 @@ def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFr
     fit = None
     if args.reduce in FITTED:
         if not args.fit:
-            raise UserError(
-                f"--reduce {args.reduce}: needs embeddings of train images; name them by --fit"
-            )
+            needs = "needs embeddings of train images; name them by --fit"
+            raise UserError(f"--reduce {args.reduce}: {needs}")
         sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)
         fit = read_embeddings(args.fit if args.specialists else Path(args.fit[0]), sample, join)
     return reduced(given, fit, args.reduce, args.dim, args.seed)
@@ -147,17 +143,10 @@ def write_query_scores(
     An empty field is a metric that the query does not have: it has no positive. Raises UserError if the
     file cannot be written.
     """
-    lines = [
-        pd.DataFrame(
-            {
-                "protocol": protocol.name,
-                "part": part,
-                "domain": found.group_Q,
-                "class": found.cluster_Q,
-                "query": found.path_Q,
-            }
-        ).join(found.values.reset_index(drop=True))
-        for protocol, parts in zip(protocols, scores, strict=True)
-        for part, found in parts.items()
-    ]
+    lines = []
+    for protocol, parts in zip(protocols, scores, strict=True):
+        for part, found in parts.items():
+            about = {"protocol": protocol.name, "part": part, "domain": found.group_Q}
+            about |= {"class": found.cluster_Q, "query": found.path_Q}
+            lines.append(pd.DataFrame(about).join(found.values.reset_index(drop=True)))
     write_text(path, pd.concat(lines).to_csv(index=False))

@@ -25,11 +25,11 @@ COLUMNS = {
 def report_table(report: Mapping[str, Any]) -> str:
     """Format a line for each domain, then the averages, then the intervals of the mean."""
     domains = report["domains"]
-    columns = [key for key in COLUMNS if any(key in scores for scores in domains.values())]
+    keys = {key for scores in domains.values() for key in scores}
+    columns = [key for key in COLUMNS if key in keys]
     if not all("map_at_100" in scores for scores in domains.values()):
         # A table with all metrics omits the other recalls, which are in report.json
-        keys = {key for scores in domains.values() for key in scores} - set(COLUMNS)
-        recalls = [key for key in keys if key.startswith("recall_at_")]
+        recalls = [key for key in keys - set(COLUMNS) if key.startswith("recall_at_")]
         columns += sorted(recalls, key=lambda key: int(key.rpartition("_")[2]))
     width = max(map(len, [*domains, "pooled"]))
     heads = "".join(f"{metric_title(key):>9}" for key in columns)

@@ -46,7 +46,7 @@ PICTURES: dict[str, Any] = {
     "height": "auto",
 }
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-# Gradio would drop what is asked while an answer is on its way
+# Gradio would drop a query that comes while it computes an answer
 LATEST = PRIVATE | {"trigger_mode": "always_last"}
 Shown = tuple[Image.Image, str]  # a picture and its caption
 
@@ -85,15 +85,15 @@ class Page:
     def answer(
         self, image: str | None, part: str, text: str, like: str, domain: str, k: float
     ) -> tuple[list[Shown], list[str], str]:
-        """Return pictures, their paths, and what was asked."""
+        """Return pictures, their paths, and a title."""
         with _as_messages():
             searcher, settings = self.refreshed(), (int(k), domain)
             if like:
-                asked, hits = like, searcher.like(like, *settings)
+                query, hits = like, searcher.like(like, *settings)
             elif text.strip():
-                asked, hits = f"“{text}”", searcher.query_text(text, *settings)
+                query, hits = f"“{text}”", searcher.query_text(text, *settings)
             elif image:
-                asked = "a part of the image" if part.strip() else "the image"
+                query = "a part of the image" if part.strip() else "the image"
                 hits = searcher.query_many([self.decoded(image, part)], *settings)[0]
             else:
                 return [], [], ""
@@ -102,7 +102,7 @@ class Page:
             sure = "" if hit.sure is None else f" · sure {100 * hit.sure:.0f} %"
             about = f"{hit.distance:.3f}{sure} · {hit.label or hit.domain}"
             found.append(self.shown(hit.image_path, about, hit.region))
-        return found, [hit.image_path for hit in hits], f"Neighbours of {asked}"
+        return found, [hit.image_path for hit in hits], f"Neighbours of {query}"
 
     def copies(self) -> list[Shown]:
         """Return images of the largest groups of copies."""
@@ -193,7 +193,7 @@ def make_blocks(searcher: Searcher) -> gr.Blocks:
                 with gr.Accordion("Copies", open=False):
                     find = gr.Button("Find copies in the index")
                     find.click(page.copies, None, gr.Gallery(**PICTURES), **PRIVATE)
-        asked, shown = [image, part, text, like, domain, k], [hits, paths, title]
+        query, shown = [image, part, text, like, domain, k], [hits, paths, title]
         image.select(corner, part, part, **PRIVATE)
         for event, change, inputs, outputs in (
             (image.input, lambda: ("", "", ""), None, [part, text, like]),
@@ -203,7 +203,7 @@ def make_blocks(searcher: Searcher) -> gr.Blocks:
             (domain.input, lambda: None, None, None),
             (k.release, lambda: None, None, None),
         ):
-            event(change, inputs, outputs, **LATEST).success(page.answer, asked, shown, **LATEST)
+            event(change, inputs, outputs, **LATEST).success(page.answer, query, shown, **LATEST)
         gr.api(page.search, api_name="search")
     return blocks.queue(default_concurrency_limit=CONCURRENT)
 

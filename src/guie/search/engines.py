@@ -5,31 +5,57 @@ Shapes: N images, R regions of each, D dimensions, B queries, K neighbours, C ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from guie.evaluation.confidence import measure, to_measure
+from guie.base.files import shown
+from guie.data.regions import regions_of
+from guie.evaluation.confidence import measure, sure, to_measure
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.rerank import Reranker
-from guie.search.table import ABOUT, UNREADABLE, VECTOR, Index, faults, quoted
+from guie.search.table import ABOUT, UNREADABLE, VECTOR, Facts, Index, faults, quoted, vectors_of
 
 PROBES = 32  # lists of Lance's index that a query reads
 RECALLED = 100  # images for measuring its recall
 Domains = tuple[str, ...] | None  # None: all
 
 
-class Found(NamedTuple):
-    """A neighbour, and the number of its nearest region."""
+@dataclass(frozen=True)
+class Hit:
+    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.evaluation.confidence`.
+
+    `region`: left, top, right and bottom of the nearest part, in shares of the image; None for the whole.
+    """
 
     image_path: str
     domain: str
     label: str
     similarity: float
-    region: int
+    distance: float
+    sure: float | None
+    region: tuple[float, float, float, float] | None = None
+
+    @property
+    def description(self) -> str:
+        """The line that search.py prints."""
+        sure = "" if self.sure is None else f"  sure {self.sure:.2f}"
+        about = f"  {self.label or self.domain}" if self.label or self.domain else ""
+        part = f"  at {','.join(f'{at:.2f}' for at in self.region)}" if self.region else ""
+        return f"  {self.distance:.3f}{sure}  {shown(self.image_path)}{about}{part}"
+
+    @classmethod
+    def of(cls, facts: Facts, about: Sequence[str], similarity: float, region: int) -> Hit:
+        """Return a neighbour by its path, domain and label, and the number of its nearest region."""
+        left, top, side = regions_of(facts.regions)[region]
+        part = (left, top, left + side, top + side) if region else None
+        distance = math.sqrt(max(0.0, 2 - 2 * similarity))
+        return cls(*about, similarity, distance, sure(facts.confidence, similarity), part)
 
 
 class Exact:
@@ -39,11 +65,11 @@ class Exact:
     """
 
     def __init__(self, index: Index):
-        rows, self.regions = index.read([*ABOUT, VECTOR]), index.facts.regions
+        rows, self.facts = index.read([*ABOUT, VECTOR]), index.facts
+        self.regions = self.facts.regions
         firsts = np.arange(0, len(rows), self.regions)
         self.files = rows.select(ABOUT).take(firsts).to_pandas()
-        flat = rows[VECTOR].combine_chunks().flatten()
-        self.vectors_ND = np.asarray(flat).reshape(len(rows), -1)
+        self.vectors_ND = vectors_of(rows)
         self._paths = pd.Index(self.files["image_path"])
         self.search_of = lru_cache(maxsize=4)(self._search_of)
         self.rerankers: dict[Domains, Reranker] = {}  # of the searcher
@@ -88,20 +114,20 @@ class Exact:
         k: int,
         own: Sequence[str | None] | None = None,
         domains: Domains = None,
-    ) -> list[list[Found]]:
+    ) -> list[list[Hit]]:
         """Return the nearest images of each query, without its own image."""
         own_B = np.full(len(queries_BD), -1) if own is None else self.rows_of(own)
         rows_BK, score_BK = self.find(queries_BD, k, own_B, domains)
         found = zip(queries_BD, rows_BK, score_BK, strict=True)
         return [self.found(query_D, rows_K, score_K) for query_D, rows_K, score_K in found]
 
-    def found(self, query_D: np.ndarray, rows_K: np.ndarray, score_K: np.ndarray) -> list[Found]:
+    def found(self, query_D: np.ndarray, rows_K: np.ndarray, score_K: np.ndarray) -> list[Hit]:
         """Return neighbours by their rows; -1 is none."""
         rows_K, score_K = rows_K[rows_K >= 0], score_K[rows_K >= 0].tolist()
         images = self.vectors_ND.reshape(len(self.files), self.regions, -1)[rows_K]
         region_K = np.argmax(images @ query_D, axis=1).tolist()
         about = self.files.iloc[rows_K].itertuples(index=False, name=None)
-        return [Found(*one, *of) for one, *of in zip(about, score_K, region_K, strict=True)]
+        return [Hit.of(self.facts, *one) for one in zip(about, score_K, region_K, strict=True)]
 
 
 class Approximate:
@@ -112,8 +138,8 @@ class Approximate:
 
     def vectors(self, paths: Sequence[str]) -> np.ndarray:
         """Return the vectors of whole images (B, D), by path."""
-        rows = self.index.read([VECTOR], f"region = 0 and image_path in {quoted(paths)}")
-        return np.stack(rows[VECTOR].to_numpy()) if len(rows) else np.empty((0, 0), np.float32)
+        here = f"region = 0 and image_path in {quoted(paths)}"
+        return vectors_of(self.index.read([VECTOR], here))
 
     def near(
         self,
@@ -122,7 +148,7 @@ class Approximate:
         own: Sequence[str | None] | None = None,
         domains: Domains = None,
         exact: bool = False,
-    ) -> list[list[Found]]:
+    ) -> list[list[Hit]]:
         """Return the nearest images of each query, without its own image."""
         table: Any = self.index.table  # its types do not know which query a vector makes
         query = table.search([*queries_BD]).distance_type("dot").nprobes(PROBES)
@@ -137,11 +163,11 @@ class Approximate:
             rows = rows.assign(query_index=0)
         rows = rows.sort_values(["query_index", "_distance", "image_path", "region"])
         rows = rows.drop_duplicates(["query_index", "image_path"])
-        found: list[list[Found]] = [[] for _ in queries_BD]
-        columns = ["query_index", *ABOUT, "_distance", "region"]
-        for number, path, domain, label, score, region in rows[columns].itertuples(index=False):
-            if len(found[number]) < k and (own is None or path != own[number]):
-                found[number].append(Found(path, domain, label, 1 - score, region))
+        found: list[list[Hit]] = [[] for _ in queries_BD]
+        columns = ["query_index", "_distance", "region", *ABOUT]
+        for number, distance, region, *about in rows[columns].itertuples(index=False):
+            if len(found[number]) < k and (own is None or about[0] != own[number]):
+                found[number].append(Hit.of(self.index.facts, about, 1 - distance, region))
         return found
 
 
@@ -162,10 +188,10 @@ def measured(index: Index) -> dict[str, Any]:
     found = [hit.label for _, hit in pairs], [hit.similarity for _, hit in pairs]
     facts: dict[str, Any] = {"confidence": measure(label_B, *found, labelled), "changed": 0}
     if isinstance(engine, Approximate):
-        asked = vectors_BD[:RECALLED], 10, paths[:RECALLED]
+        some = vectors_BD[:RECALLED], 10, paths[:RECALLED]
         shares = [
             len({hit.image_path for hit in near} & {hit.image_path for hit in true}) / len(true)
-            for near, true in zip(engine.near(*asked), engine.near(*asked, exact=True), strict=True)
+            for near, true in zip(engine.near(*some), engine.near(*some, exact=True), strict=True)
             if true
         ]
         facts["recall"] = float(np.mean(shares)) if shares else 1.0

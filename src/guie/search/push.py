@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from guie.base.errors import UserError, optional_module
-from guie.search.table import ABOUT, VECTOR, Index
+from guie.search.table import ABOUT, VECTOR, Index, vectors_of
 
 BATCH = 1000  # rows
+COLUMNS = ("digest", "image_path", "region", "domain", "label")
 # id, digest of all else, path, region, domain, label and vector
 Row = tuple[uuid.UUID, int, str, int, str, str, np.ndarray]
 
@@ -36,14 +36,14 @@ def push(index: Index, url: str, name: str) -> str:
     if not re.fullmatch("[a-z_][a-z0-9_]{0,40}", name):
         raise UserError(f"--name {name[:50]}: must be of lower letters, digits and _")
     if url.startswith(("postgresql://", "postgres://")):
-        server: Any = Postgres
+        send = _to_postgres
     elif url.startswith(("http://", "https://")):
-        server = Qdrant
+        send = _to_qdrant
     else:
         raise UserError(f"{url}: must begin with postgresql://, http:// or https://")
     place = re.sub("//.*@", "//", url)  # without a password
     try:
-        found = server(url).push(f"{name}_{index.facts.recipe}", name, index)
+        found = send(url, f"{name}_{index.facts.recipe}", name, index)
     except UserError:
         raise
     except Exception as error:  # of drivers that have no common class
@@ -65,8 +65,7 @@ class Difference:
     def __init__(self, index: Index, there: dict[uuid.UUID, int]):
         rows = index.read([*ABOUT, VECTOR])
         self.columns = [rows[name] for name in ("image_path", "region", "domain", "label")]
-        flat = rows[VECTOR].combine_chunks().flatten()
-        self.vectors_ND = np.asarray(flat).reshape(len(rows), -1)
+        self.vectors_ND = vectors_of(rows)
         self.changed: list[int] = []
         self.count, self.gone = len(rows), set(there)
         for number in range(len(rows)):
@@ -84,79 +83,63 @@ class Difference:
         return own, digest, path, region, domain, label, self.vectors_ND[number]
 
 
-class Postgres:
-    """A database with the extension pgvector; one transaction has all changes."""
-
-    def __init__(self, url: str):
-        self.psycopg = optional_module("psycopg", "search.py push", "postgres")
-        self.url = url
-
-    def push(self, table: str, name: str, index: Index) -> Difference:
-        dim = index.facts.dimension
-        with self.psycopg.connect(self.url) as database, database.cursor() as run:
-            run.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            run.execute(
-                f"CREATE TABLE IF NOT EXISTS {table} (id uuid PRIMARY KEY, digest bigint, image_path text,"
-                f" region smallint, domain text, label text, embedding halfvec({dim}))"
-            )
-            there = dict(run.execute(f"SELECT id, digest FROM {table}").fetchall())
-            found = Difference(index, there)
-            run.execute(f"CREATE TEMP TABLE sent (LIKE {table}) ON COMMIT DROP")
-            with run.copy("COPY sent FROM STDIN") as copy:
-                for *about, vector_D in map(found.row, found.changed):
-                    copy.write_row([*about, str(vector_D.astype(np.float16).tolist())])
-            columns = ("digest", "image_path", "region", "domain", "label", "embedding")
-            change = ", ".join(f"{column} = excluded.{column}" for column in columns)
-            run.execute(
-                f"INSERT INTO {table} SELECT * FROM sent ON CONFLICT (id) DO UPDATE SET {change}"
-            )
-            run.execute(f"DELETE FROM {table} WHERE id = ANY(%s)", [[*found.gone]])
-            for kind in ("hnsw (embedding halfvec_ip_ops)", "btree (domain)"):
-                own = f"{table}_{kind.partition(' ')[0]}"
-                run.execute(f"CREATE INDEX IF NOT EXISTS {own} ON {table} USING {kind}")
-            run.execute(f"DROP VIEW IF EXISTS {name}")
-            run.execute(f"CREATE VIEW {name} AS SELECT * FROM {table}")
-        return found
-
-
-class Qdrant:
-    """A server of Qdrant; its key is in QDRANT_API_KEY."""
-
-    def __init__(self, url: str):
-        self.qdrant = optional_module("qdrant_client", "search.py push", "qdrant")
-        self.client = self.qdrant.QdrantClient(url, api_key=os.environ.get("QDRANT_API_KEY"))
-
-    def push(self, table: str, name: str, index: Index) -> Difference:
-        models, client = self.qdrant.models, self.client
-        if not client.collection_exists(table):
-            space = models.VectorParams(size=index.facts.dimension, distance=models.Distance.DOT)
-            client.create_collection(table, vectors_config=space)
-            client.create_payload_index(table, "domain", models.PayloadSchemaType.KEYWORD)
-        found = Difference(index, dict(self._digests(table)))
-        keys = ("digest", "image_path", "region", "domain", "label")
-        points = (
-            models.PointStruct(
-                id=str(own), vector=vector_D.tolist(), payload=dict(zip(keys, about, strict=True))
-            )
-            for own, *about, vector_D in map(found.row, found.changed)
+def _to_postgres(url: str, table: str, name: str, index: Index) -> Difference:
+    """Update a database with the extension pgvector; one transaction has all changes."""
+    psycopg = optional_module("psycopg", "search.py push", "postgres")
+    with psycopg.connect(url) as database, database.cursor() as run:
+        run.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        run.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (id uuid PRIMARY KEY, digest bigint, image_path text,"
+            f" region smallint, domain text, label text, embedding halfvec({index.facts.dimension}))"
         )
-        client.upload_points(table, points, batch_size=BATCH, wait=True)
-        if found.gone:
-            gone = models.PointIdsList(points=[*map(str, found.gone)])
-            client.delete(table, gone, wait=True)
-        alias = models.CreateAlias(collection_name=table, alias_name=name)
-        steps: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
-        if name in {one.alias_name for one in client.get_aliases().aliases}:
-            old = models.DeleteAlias(alias_name=name)
-            steps.insert(0, models.DeleteAliasOperation(delete_alias=old))
-        client.update_collection_aliases(change_aliases_operations=steps)  # in one step
-        return found
+        there = dict(run.execute(f"SELECT id, digest FROM {table}").fetchall())
+        found = Difference(index, there)
+        run.execute(f"CREATE TEMP TABLE sent (LIKE {table}) ON COMMIT DROP")
+        with run.copy("COPY sent FROM STDIN") as copy:
+            for *about, vector_D in map(found.row, found.changed):
+                copy.write_row([*about, str(vector_D.astype(np.float16).tolist())])
+        change = ", ".join(f"{column} = excluded.{column}" for column in (*COLUMNS, "embedding"))
+        run.execute(
+            f"INSERT INTO {table} SELECT * FROM sent ON CONFLICT (id) DO UPDATE SET {change}"
+        )
+        run.execute(f"DELETE FROM {table} WHERE id = ANY(%s)", [[*found.gone]])
+        for kind in ("hnsw (embedding halfvec_ip_ops)", "btree (domain)"):
+            own = f"{table}_{kind.partition(' ')[0]}"
+            run.execute(f"CREATE INDEX IF NOT EXISTS {own} ON {table} USING {kind}")
+        run.execute(f"DROP VIEW IF EXISTS {name}")
+        run.execute(f"CREATE VIEW {name} AS SELECT * FROM {table}")
+    return found
 
-    def _digests(self, table: str) -> Iterator[tuple[uuid.UUID, int]]:
-        after, first = None, True
-        while first or after is not None:
-            points, after = self.client.scroll(
-                table, limit=BATCH, offset=after, with_payload=["digest"], with_vectors=False
-            )
-            first = False
-            yield from ((uuid.UUID(str(one.id)), one.payload["digest"]) for one in points)
+
+def _to_qdrant(url: str, table: str, name: str, index: Index) -> Difference:
+    """Update a server of Qdrant, whose key is in QDRANT_API_KEY."""
+    qdrant = optional_module("qdrant_client", "search.py push", "qdrant")
+    models = qdrant.models
+    client = qdrant.QdrantClient(url, api_key=os.environ.get("QDRANT_API_KEY"))
+    if not client.collection_exists(table):
+        space = models.VectorParams(size=index.facts.dimension, distance=models.Distance.DOT)
+        client.create_collection(table, vectors_config=space)
+        client.create_payload_index(table, "domain", models.PayloadSchemaType.KEYWORD)
+    there, after, options = {}, None, {"with_payload": ["digest"], "with_vectors": False}
+    while True:
+        points, after = client.scroll(table, limit=BATCH, offset=after, **options)
+        there |= {uuid.UUID(str(point.id)): point.payload["digest"] for point in points}
+        if after is None:
+            break
+    found = Difference(index, there)
+    changed = (
+        models.PointStruct(
+            id=str(own), vector=vector_D.tolist(), payload=dict(zip(COLUMNS, about, strict=True))
+        )
+        for own, *about, vector_D in map(found.row, found.changed)
+    )
+    client.upload_points(table, changed, batch_size=BATCH, wait=True)
+    if found.gone:
+        client.delete(table, models.PointIdsList(points=[*map(str, found.gone)]), wait=True)
+    alias = models.CreateAlias(collection_name=table, alias_name=name)
+    steps: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
+    if name in {one.alias_name for one in client.get_aliases().aliases}:
+        old = models.DeleteAlias(alias_name=name)
+        steps.insert(0, models.DeleteAliasOperation(delete_alias=old))
+    client.update_collection_aliases(change_aliases_operations=steps)  # in one step
+    return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -16,42 +15,15 @@ from PIL import Image
 
 from guie.base.arguments import LOCAL, Corners, methods_of
 from guie.base.errors import UserError
-from guie.base.files import shown
 from guie.data.images import DECODERS, cropped
-from guie.data.regions import regions_of
 from guie.data.shards.address import as_path
-from guie.evaluation.confidence import sure
 from guie.evaluation.queries import QueryModel
 from guie.evaluation.rerank import Reranker
-from guie.search.engines import Domains, Exact, Found, engine_of
+from guie.search.engines import Domains, Exact, Hit, engine_of
 from guie.search.table import Index
 from guie.search.updating import recipe_hash
 
 FRESH_S = 1.0  # between looks for a newer version
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.evaluation.confidence`.
-
-    `region`: left, top, right and bottom of the nearest part, in shares of the image; None for the whole.
-    """
-
-    image_path: str
-    domain: str
-    label: str
-    similarity: float
-    distance: float
-    sure: float | None
-    region: tuple[float, float, float, float] | None = None
-
-    @property
-    def description(self) -> str:
-        """The line that search.py prints."""
-        sure = "" if self.sure is None else f"  sure {self.sure:.2f}"
-        about = f"  {self.label or self.domain}" if self.label or self.domain else ""
-        part = f"  at {','.join(f'{at:.2f}' for at in self.region)}" if self.region else ""
-        return f"  {self.distance:.3f}{sure}  {shown(self.image_path)}{about}{part}"
 
 
 class Searcher:
@@ -184,7 +156,7 @@ class Searcher:
                 raise UserError(f"no domain contains {domain!r}; the index has: {names}")
         queries_BD, engine = queries_BD.astype(np.float32), self.engine
         if not self.rerank or not isinstance(engine, Exact):
-            return [self._hits(found) for found in engine.near(queries_BD, k, own, domains)]
+            return engine.near(queries_BD, k, own, domains)
         if domains not in engine.rerankers:
             find, rows_R = partial(engine.find, domains=domains), engine.search_of(domains)[1]
             patches_of = partial(self._patches_of, engine)
@@ -192,27 +164,15 @@ class Searcher:
             engine.rerankers[domains] = Reranker(*settings)
         own_B = engine.rows_of(own or [None] * len(queries_BD))
         rows_BK, _ = engine.rerankers[domains].search(queries_BD, k, own_B, patches_BPF)
-        found = zip(queries_BD, rows_BK, strict=True)
-        vectors_ND = engine.vectors_ND
         return [
-            self._hits(engine.found(query, rows, vectors_ND[rows] @ query)) for query, rows in found
+            engine.found(query_D, rows_K, engine.vectors_ND[rows_K] @ query_D)
+            for query_D, rows_K in zip(queries_BD, rows_BK, strict=True)
         ]
 
     def _patches_of(self, engine: Exact, rows_C: np.ndarray) -> np.ndarray:
         """Return the patches of indexed images (C, P, F), from their files."""
         paths = engine.files["image_path"].to_numpy(object)[rows_C]
         return self.model.patches_of([self.root / path for path in paths], self.decoded)
-
-    def _hits(self, found: Sequence[Found]) -> list[Hit]:
-        """Return neighbours with their distance, confidence and region."""
-        facts, hits = self.index.facts, []
-        for path, domain, label, similarity, region in found:
-            left, top, side = regions_of(facts.regions)[region]
-            part = (left, top, left + side, top + side) if region else None
-            distance = math.sqrt(max(0.0, 2 - 2 * similarity))
-            confidence = sure(facts.confidence, similarity)
-            hits.append(Hit(path, domain, label, similarity, distance, confidence, part))
-        return hits
 
 
 open_index = Searcher  # as in `guie.open_index(folder)`

@@ -16,6 +16,7 @@ from typing import Any
 from warnings import filterwarnings
 
 import lancedb
+import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,7 +70,7 @@ class Facts:
 class Index:
     """An index at one version, which stays readable while others write.
 
-    Raises UserError if there is none, or it is of another format or damaged.
+    Raises UserError if there is none, or if it is damaged or has another format.
     """
 
     def __init__(self, folder: str | Path):
@@ -80,7 +81,7 @@ class Index:
         with faults(self.name, UNREADABLE):
             try:
                 self.table = lancedb.connect(self.name).open_table(NAME)
-                # A table that was made anew may have the version of the old one.
+                # A new table may have the version of the old one.
                 self.stamp = self.table.version, self.table.list_versions()[-1]["timestamp"]
                 metadata = self.table.schema.field(VECTOR).metadata or {}
                 self.facts = TypeAdapter(Facts).validate_json(metadata.get(FACTS.encode(), b""))
@@ -113,6 +114,12 @@ class Index:
             text = json.dumps(asdict(self.facts))
             with faults(self.name, "cannot be written"):
                 self.table.update_field_metadata({"path": VECTOR, "metadata": {FACTS: text}})
+
+
+def vectors_of(rows: pa.Table) -> np.ndarray:
+    """Return the vectors (N, D) of rows."""
+    flat = rows[VECTOR].combine_chunks().flatten()
+    return np.asarray(flat).reshape(len(rows), -1) if len(rows) else np.empty((0, 0), np.float32)
 
 
 def quoted(values: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from guie.config.loading import load_config
 from guie.config.study import ClaimConfig, ClaimsConfig
 from guie.studies.grid import Plan, Row
 from guie.studies.results import Record, StudyStatus, as_committed
-from guie.studies.table import decimal, scores, write_between
+from guie.studies.table import decimal, scores
 
 SEEDS = 3  # the fewest for a verdict
 LEVEL = 0.95
@@ -35,21 +35,15 @@ METRICS = {"R@1": "r_at_1", "mMP@5": "mmp_at_5"}
 
 @dataclass(frozen=True)
 class Effect:
-    """The difference of two rows.
-
-    Attributes: `rows`, the two that were compared; `seeds`, how many both have; `value`, the mean
-    difference; `low` and `high`, its interval, NaN for one seed without classes; `covers`, what the interval
-    is over: `seeds`, `classes`, `classes and seeds`, or nothing; `smallest`, the smallest difference that
-    three seeds, or all if more, could show, NaN if unknown.
-    """
+    """The difference of two rows."""
 
     rows: tuple[str, str]
-    seeds: int
-    value: float
-    low: float
+    seeds: int  # that both have
+    value: float  # mean difference
+    low: float  # its interval, NaN for one seed without classes
     high: float
-    covers: str
-    smallest: float = math.nan
+    covers: str  # what the interval is over: seeds, classes, classes and seeds, or nothing
+    smallest: float = math.nan  # difference that three seeds, or all if more, could show
 
 
 def read_claims(path: Path) -> list[ClaimConfig]:
@@ -92,7 +86,7 @@ def effect_of(claim: ClaimConfig, plan: Plan, status: StudyStatus) -> Effect | N
     squares, covered = 0.0, []
     if metric == "R@1" and where in ("test", "unseen"):  # records have no classes of val
         seeds = list(difference_S.index)
-        one, other = (_hits(row, seeds, where, claim.domain, plan, status) for row in rows)
+        one, other = (_hits(row, seeds, where, claim, plan, status) for row in rows)
         if one and other:
             squares += stats.norm.ppf((1 + LEVEL) / 2) ** 2 * class_variance(one, other)
             covered.append("classes")
@@ -157,19 +151,14 @@ Hits = dict[str, tuple[np.ndarray, np.ndarray]]  # by domain: hits and queries o
 
 
 def _hits(
-    row: Row,
-    seeds: Sequence[int],
-    where: str,
-    domain: str | None,
-    plan: Plan,
-    status: StudyStatus,
+    row: Row, seeds: Sequence[int], where: str, claim: ClaimConfig, plan: Plan, status: StudyStatus
 ) -> Hits | None:
     """Return each domain's hits, their mean over the seeds, or None where a record has no classes.
 
     Args:
         where: `unseen` takes each left-out domain from the run that did not train on it.
     """
-    folds = row.folds if where == "unseen" else {None: [domain] if domain else None}
+    folds = row.folds if where == "unseen" else {None: [claim.domain] if claim.domain else None}
     found: dict[str, list[Record]] = {}
     for seed in seeds:
         for fold, domains in folds.items():
@@ -198,14 +187,6 @@ def class_variance(one: Hits, other: Hits) -> float:
         if classes > 1:
             total += classes / (classes - 1) * float(rest_C @ rest_C) / queries**2
     return total / len(one) ** 2
-
-
-def print_claims(path: Path, headlines: bool, write: Path | None) -> None:
-    """Print the table of claims, and write it between its markers in a file. Raises UserError."""
-    text = claims_table(path, headlines)
-    print(text)
-    if write:
-        write_between(write, path.stem + "_headlines" * headlines, text)
 
 
 def claims_table(path: Path, headlines: bool = False) -> str:

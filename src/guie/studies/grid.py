@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -88,9 +88,10 @@ class Job:
         drawn = ["intervals"] if self.study.intervals else []
         return [self.study.test.model_dump(mode="json"), *self.study.protocols, *drawn]
 
+    @property
     def slug(self) -> str:
-        """Return the job's name as part of a file name."""
-        words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
+        """The job's name as part of a file name."""
+        words = re.sub("[^a-zA-Z0-9]", "_", self.row)[:SLUG_CHARS]
         return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
 
 
@@ -128,18 +129,22 @@ class Plan:
     jobs: dict[Key, Job]
 
     @property
-    def name(self) -> str:
-        return self.path.stem
+    def results(self) -> Path:
+        """The file of results, next to the study's."""
+        return self.path.with_suffix(".json")
 
-    def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
+    def chosen(self, rows: Collection[str] | None, seeds: Collection[int] | None) -> list[Job]:
         """Return jobs in the order they run.
 
         Seeds run one after the other, so that rows can be compared early. Within a seed, jobs that need
         no other come first. Raises UserError for an unknown row or seed.
         """
-        names = _known(rows, [row.name for row in self.rows], "--only: no row")
-        numbers = _known(seeds, sorted({seed for _, seed, _ in self.jobs}), "--seeds: no seed")
-        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in numbers]
+        jobs = [*self.jobs.values()]
+        for name, wanted in (("row", rows), ("seed", seeds)):
+            known = {getattr(job, name) for job in self.jobs.values()}
+            if unknown := [str(one) for one in wanted or () if one not in known]:
+                raise UserError(f"no {name} {', '.join(unknown)} in this study; --list shows them")
+            jobs = [job for job in jobs if wanted is None or getattr(job, name) in wanted]
         return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
 
     def folds(self) -> dict[str, list[str]]:
@@ -147,48 +152,30 @@ class Plan:
         return {name: domains for row in self.rows for name, domains in row.folds.items()}
 
 
-def _known(wanted: Iterable[Any] | None, known: list[Any], message: str) -> list[Any]:
-    if wanted is None:
-        return known
-    if unknown := [str(one) for one in wanted if one not in known]:
-        raise UserError(f"{message} {', '.join(unknown)}; --list shows them")
-    return list(wanted)
-
-
 def read_plan(path: Path) -> Plan:
     """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
     values = read_values(path)
-    if not path.stem.strip("."):
-        raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
     study = validated(values, StudyConfig, variables=False)
-    common = _common(values)
+    own = values.at("run")
+    rest = {key: item for key, item in own.plain.items() if key != "base"}
+    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
+    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
+    common = _merged(common, replace(own, plain=rest))
     plan = Plan(path, study, [], {})
-    errors = [
-        f"{values.location('protocols')}: no protocol {name!r}; known: {', '.join(PROTOCOLS)}"
-        for name in study.protocols
-        if name not in PROTOCOLS
-    ]
+    where = {key: values.location(key) for key in ("protocols", "baseline")}
+    unknown = [name for name in study.protocols if name not in PROTOCOLS]
+    known = f"; known: {', '.join(PROTOCOLS)}"
+    errors = [f"{where['protocols']}: no protocol {name!r}{known}" for name in unknown]
     for name, config in study.rows.items():
         try:
             _expand(plan, name, config, values.at("rows", name), common)
         except UserError as error:
             errors += str(error).splitlines()
     if not errors and study.baseline not in [None, *(row.name for row in plan.rows)]:
-        errors.append(
-            f"{values.location('baseline')}: no row {study.baseline!r}; name one of the rows"
-        )
+        errors.append(f"{where['baseline']}: no row {study.baseline!r}; name one of the rows")
     if errors:
         raise UserError("\n".join(dict.fromkeys(errors)))
     return plan
-
-
-def _common(study: Values) -> Values:
-    """Return the common config of all runs, with its base applied. Raises UserError."""
-    own = study.at("run")
-    rest = {key: item for key, item in own.plain.items() if key != "base"}
-    base = with_base(replace(own, plain={"base": own.plain.get("base")}))
-    common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
-    return _merged(common, replace(own, plain=rest))
 
 
 def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Values) -> None:
@@ -201,11 +188,8 @@ def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Value
         if any(row.name == other.name for other in plan.rows):
             raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
         plan.rows.append(row)
-        whole: RunConfig | ComposeConfig
-        if config.compose is None:
-            whole = validated(values, RunConfig, variables=False)
-        else:
-            whole = validated(values, ComposeConfig, variables=False)
+        model = RunConfig if config.compose is None else ComposeConfig
+        whole: RunConfig | ComposeConfig = validated(values, model, variables=False)
         where = (own if config.evaluate else values).location()
         for job in _jobs(plan, row, whole, config.evaluate, where):
             if first.setdefault(job.identity, row.name) != row.name:
@@ -307,7 +291,12 @@ def _jobs(
                 if not needs:
                     raise UserError(f"{where}: no member is a row above; for others use compose.py")
                 config = next(iter(needs.values())).config
-                ensemble = ComposeConfig.model_validate(_leaving_out(whole.model_dump(), left_out))
+
+                def more_left_out(key: str, value: Any, domains: list[str] = left_out) -> Any:
+                    return sorted({*value, *domains}) if key == "leave_out" else value
+
+                values = replaced(whole.model_dump(), more_left_out)
+                ensemble = ComposeConfig.model_validate(values)
                 yield Job(row.name, seed, fold, config, plan.study, needs, ensemble)
             else:
                 data = whole.data
@@ -350,10 +339,9 @@ def _without_keys(values: Any, keys: set[str]) -> Any:
     return [_without_keys(item, keys) for item in values] if isinstance(values, list) else values
 
 
-def _leaving_out(values: Any, domains: list[str], key: str = "") -> Any:
-    """Return the values of a config that leaves out these domains wherever it leaves out any."""
-    if key == "leave_out":
-        return sorted({*values, *domains})
+def replaced(values: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+    """Return nested values, each as `change(key, value)` returns it; in a list, the key is empty."""
+    values = change(key, values)
     if isinstance(values, dict):
-        return {name: _leaving_out(item, domains, name) for name, item in values.items()}
-    return [_leaving_out(item, domains) for item in values] if isinstance(values, list) else values
+        return {name: replaced(item, change, name) for name, item in values.items()}
+    return [replaced(item, change) for item in values] if isinstance(values, list) else values

@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import file_digest
 from pathlib import Path
@@ -32,8 +32,6 @@ METRICS = ("r_at_1", "mmp_at_5")
 DIGITS = 5
 
 Record = dict[str, Any]
-KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
-NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
 
 @dataclass(frozen=True)
@@ -81,11 +79,6 @@ class Results:
     failures: dict[str, Record] = field(default_factory=dict)
 
 
-def results_path(study: Path) -> Path:
-    """Return the path of a study's results: the study's own, ending in .json."""
-    return study.with_suffix(".json")
-
-
 def read_results(path: Path) -> Results:
     """Read the results; empty if there is no file. Raises UserError if it is not a results file."""
     if not path.exists():
@@ -93,21 +86,15 @@ def read_results(path: Path) -> Results:
     remedy = "restore the committed file, or delete it"
     values = read_json(path, remedy)
     try:
-        lists = {key: {line["config"]: line for line in values[key]} for key in NEEDED}
-        lacking = [(k, NEEDED[k] - r.keys()) for k, lines in lists.items() for r in lines.values()]
-    except (KeyError, TypeError, AttributeError):
+        lists = ({line["config"]: line for line in values[key]} for key in ("runs", "failures"))
+        return Results(*lists)
+    except (KeyError, TypeError):
         raise UserError(f"{path}: not a results file of a study; {remedy}") from None
-    for key, names in lacking:
-        if names:
-            raise UserError(f"{path}: a line of {key} lacks {', '.join(sorted(names))}; {remedy}")
-    return Results(**lists)
 
 
 def add_record(path: Path, record: Record) -> None:
     """Add a success or a failure to the file. Raises UserError if it cannot be written."""
-    results = read_results(
-        path
-    )  # again, for lines that a commit from another machine has added since
+    results = read_results(path)  # again: a commit from another machine may have added lines
     if "error" in record:
         results.failures[record["config"]] = record
     else:
@@ -120,8 +107,8 @@ def add_record(path: Path, record: Record) -> None:
         texts = [json.dumps(record, sort_keys=True, ensure_ascii=False) for record in ordered]
         return "\n" + ",\n".join(texts) + "\n" if texts else ""
 
-    lists = [f'"{key}": [{lines(getattr(results, key).values())}]' for key in NEEDED]
-    write_text(path, "{\n" + ",\n".join(lists) + "\n}\n")
+    runs, failures = lines(results.runs.values()), lines(results.failures.values())
+    write_text(path, f'{{\n"runs": [{runs}],\n"failures": [{failures}]\n}}\n')
 
 
 @dataclass(frozen=True)
@@ -136,6 +123,11 @@ class StudyStatus:
     failed: dict[str, Record]
     outdated: dict[str, Record]
     without_job: int
+
+    def of(self, job: Job) -> str:
+        """Return the state of a job: done, failed, outdated or missing."""
+        states = {"done": self.done, "failed": self.failed, "outdated": self.outdated}
+        return next((name for name, those in states.items() if job.identity in those), "missing")
 
 
 def status_of(plan: Plan, any_code: bool = False) -> StudyStatus:
@@ -157,13 +149,14 @@ def status_of(plan: Plan, any_code: bool = False) -> StudyStatus:
                     found[identity] = record
         return found
 
-    path = results_path(plan.path)
+    path = plan.results
     own = read_results(path)
     done = counted(own.runs)
     for other in sorted({*path.parent.glob("*.json")} - {path}):
         if other.with_suffix(".yaml").exists():
             for identity, record in counted(read_results(other).runs).items():
-                keys = dict(zip(("row", "seed", "fold"), jobs[identity].key, strict=True))
+                job = jobs[identity]
+                keys = {"row": job.row, "seed": job.seed, "fold": job.fold}
                 done.setdefault(identity, record | keys)
     failed = {i: r for i, r in counted(own.failures).items() if i not in done}
     outdated = {i: r for i, r in own.runs.items() if i in jobs and i not in done}
@@ -181,12 +174,8 @@ def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
 
 def stamp(job: Job, code: Code) -> Record:
     """Return the record's fields on the job, its code and its data."""
-    row, seed, fold = job.key
-    return {
-        **{"row": row, "seed": seed, "fold": fold, "config": job.identity},
-        **{"version": RESULT_VERSION, "src": code.src, "commit": code.commit, "dirty": code.dirty},
-        "manifest": manifest_of(job),
-    }
+    own = {"row": job.row, "seed": job.seed, "fold": job.fold, "config": job.identity}
+    return own | asdict(code) | {"version": RESULT_VERSION, "manifest": manifest_of(job)}
 
 
 def manifest_of(job: Job) -> str:

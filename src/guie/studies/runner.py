@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.rows.readable import find_unreadable
-from guie.studies.grid import Job, digest
+from guie.studies.grid import Job, digest, replaced
 from guie.studies.results import Code, Record, code_of, manifest_of, scores_of_run, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.process_guard import Cause, Interrupts
@@ -59,22 +59,27 @@ Outcome = Record | Failed
 
 
 class Children:
-    """The running scripts; any thread may start one and wait for it.
+    """The running scripts; any thread may start one and wait for it. A thread's scripts use one GPU.
 
     Args:
+        cores: of each script.
         lock: descriptor of the lock file, which the scripts keep open, so they hold its lock too. If the
             study is killed, the next one waits until they have saved and ended.
     """
 
-    def __init__(self, lock: int | None = None):
-        self._lock, self._running = lock, set[subprocess.Popen[bytes]]()
+    def __init__(self, cores: int, lock: int | None = None):
+        self.cores, self._lock, self._running = cores, lock, set[subprocess.Popen[bytes]]()
+        self._gpus, self._thread = cycle(gpus()), threading.local()
         self._change = threading.Lock()
         self.halted = False
 
-    def run(
-        self, script: Path, words: Sequence[object], log: Path, environment: Mapping[str, str]
-    ) -> None:
+    def run(self, script: Path, words: Sequence[object], log: Path) -> None:
         """Run a script to its end, and append its output to the log. Raises Failed, Halted, or OSError."""
+        environment = os.environ | {"OMP_NUM_THREADS": str(self.cores)}
+        if not hasattr(self._thread, "gpu"):
+            self._thread.gpu = next(self._gpus, None)
+        if self._thread.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self._thread.gpu
         child_of = [sys.executable, "-m", "guie.studies.child", str(os.getpid())]
         with log.open("ab") as file:
             start = file.tell()
@@ -86,7 +91,7 @@ class Children:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=os.environ | dict(environment),
+                    env=environment,
                     start_new_session=True,  # the study itself passes Ctrl-C on
                     pass_fds=[] if self._lock is None else [self._lock],
                 )
@@ -101,9 +106,8 @@ class Children:
         if code:
             output = log.read_bytes()[start:].decode(errors="replace")
             lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
-            last = (
-                [line for line in lines if line.startswith("error: ")] or lines or ["no output"]
-            )[-1]
+            errors = [line for line in lines if line.startswith("error: ")]
+            last = (errors or lines or ["no output"])[-1]
             killed = f"ended by {signal.Signals(-code).name}; last line: " if code < 0 else ""
             raise Failed(script.name, killed + last)
 
@@ -146,17 +150,13 @@ def gpus() -> list[str]:
 class Runner:
     """Trains, tests and records the jobs of a study, several at once in threads.
 
-    Attributes: `out`, folder of the runs, with shared caches; `code`, version at the start of the study;
-    `cores` of each job; `gpus`, in turn one for each thread.
+    Attributes: `out`, folder of the runs, with shared caches; `code`, version at the start of the study.
     """
 
     out: Path
     children: Children
     code: Code
-    cores: int
-    gpus: Iterator[str] = field(default_factory=lambda: cycle(gpus()))
     _training: dict[Path, threading.Lock] = field(default_factory=dict)
-    _thread: threading.local = field(default_factory=threading.local)
 
     def run_all(
         self,
@@ -222,11 +222,9 @@ class Runner:
         report = folder / f"report_{digest(job.scored)}.json"
         if not report.exists():
             self.test(job, folder, report)
-        embedded = (folder.glob(f"{split}_[0-9]*.npz") for split in ("val", "test", "train"))
-        for emb in (Path(f"{folder}.npz"), *chain.from_iterable(embedded)):
-            emb.unlink(missing_ok=True)
-        remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))  # saves disk space
-        record = scores_of_run(job, folder, report) | {"threads": self.cores}
+        remove_own(folder, ("embedded_*.npz",))  # saves disk space, as the next line
+        remove_own(folder / CHECKPOINTS, ("step_*-*.pt", ".*.tmp.*"))
+        record = scores_of_run(job, folder, report) | {"threads": self.children.cores}
         log = Path(f"{folder}.log")
         if log.exists() and RESUMED.encode() in log.read_bytes():
             record["seconds"] = None  # the summary covers only the last part of an interrupted run
@@ -239,7 +237,7 @@ class Runner:
         """
         end = digest([job.training, self.code.src, manifest_of(job)])[:8]
         existing = sorted(self.out.glob(f"*_{end}.yaml"))
-        return self.out / (existing[0].stem if existing else f"{job.slug()}_{end}")
+        return self.out / (existing[0].stem if existing else f"{job.slug}_{end}")
 
     def train(self, job: Job) -> Path:
         """Return the folder of the job's model; make it, and first those that it needs, if there is none.
@@ -258,7 +256,15 @@ class Runner:
             if job.ensemble:
                 script, options = "compose.py", []
                 remove_own(folder, WRITTEN)  # remains of a killed process
-            config = _placed((job.ensemble or job.config).model_dump(), folders, self.cores)
+            cores = self.children.cores
+
+            def placed(key: str, value: Any) -> Any:
+                if key == "workers" and value is None:
+                    return cores
+                is_model = key in ("model", "start_from") and isinstance(value, str)
+                return folders.get(value, value) if is_model else value
+
+            config = replaced((job.ensemble or job.config).model_dump(), placed)
             config |= {"name": folder.name, "out": str(self.out)}
             path = Path(f"{folder}.yaml")
             write_text(path, to_yaml(config))
@@ -294,27 +300,23 @@ class Runner:
     def _embed(
         self, job: Job, folder: Path, split: str, images: Sequence[str], option: str = ""
     ) -> list[str]:
-        """Embed a split by the job's model, or the models that it evaluates.
-
-        Returns validate.py's arguments for the files, by default `--embeddings` or `--specialists`.
-        """
-        workers = self.cores if job.config.data.workers is None else job.config.data.workers
+        """Embed a split by the job's model, or those that it evaluates; return validate.py's arguments."""
+        how, own = job.evaluation, job.config.data.workers
+        workers = self.children.cores if own is None else own
         words: list[Any] = [*images, "--split", split, "--workers", workers]
-        how = job.evaluation
-        if how is None:
-            self._script(folder, "embed.py", "--model", folder, "--out", f"{folder}.npz", *words)
-            return ["--embeddings", f"{folder}.npz"]
-        words += ["--layers", *how.layers] if how.layers else []
-        words += _options({"pool": how.pool, "norm": how.norm})
-        of_library = _options({"size-px": how.size_px, "fit": how.fit})
+        of_library: list[Any] = []
+        if how:
+            words += ["--layers", *how.layers] if how.layers else []
+            words += _options({"pool": how.pool, "norm": how.norm})
+            of_library = _options({"size-px": how.size_px, "fit": how.fit})
         files = []
-        for number, (domain, name) in enumerate(how.each().items()):
-            need, emb = job.needs.get(name), folder / f"{split}_{number}.npz"
-            model = self.folder(need) if need else expanded(name, "evaluate.models")
+        for number, (domain, name) in enumerate((how.each() if how else {"": folder}).items()):
+            need, emb = job.needs.get(str(name)), folder / f"embedded_{split}_{number}.npz"
+            model = self.folder(need) if need else expanded(str(name), "evaluate.models")
             more = of_library if ":" in str(model) else []  # embed.py refuses them for a folder
             self._script(folder, "embed.py", "--model", model, "--out", emb, *words, *more)
             files.append(f"{domain}={emb}" if domain else str(emb))
-        if option or isinstance(how.models, str):
+        if option or how is None or isinstance(how.models, str):
             return [option or "--embeddings", *files]
         return ["--specialists", *files, "--join", how.join]
 
@@ -329,12 +331,7 @@ class Runner:
         return words + (self._embed(job, folder, "train", images, "--fit") if fitted else [])
 
     def _script(self, folder: Path, script: str, *words: object) -> None:
-        environment = {"OMP_NUM_THREADS": str(self.cores)}
-        if not hasattr(self._thread, "gpu"):
-            self._thread.gpu = next(self.gpus, None)
-        if self._thread.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self._thread.gpu
-        self.children.run(SCRIPTS / script, words, Path(f"{folder}.log"), environment)
+        self.children.run(SCRIPTS / script, words, Path(f"{folder}.log"))
 
     def _refuse_changed_code(self) -> None:
         if code_of() != self.code:
@@ -346,14 +343,3 @@ class Runner:
 
 def _options(values: Mapping[str, Any]) -> list[Any]:
     return [word for key, v in values.items() if v is not None for word in (f"--{key}", v)]
-
-
-def _placed(values: Any, folders: Mapping[str, str], workers: int, key: str = "") -> Any:
-    """Return a config's values with run folders in place of rows, and `workers` where none are set."""
-    if isinstance(values, dict):
-        return {name: _placed(item, folders, workers, name) for name, item in values.items()}
-    if isinstance(values, list):
-        return [_placed(item, folders, workers) for item in values]
-    if key == "workers" and values is None:
-        return workers
-    return folders.get(values, values) if key in ("model", "start_from") else values

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from guie.base.files import held, replacing, write_text
 from guie.report.figures import seed_dots
 from guie.studies.grid import Job, Plan
-from guie.studies.results import add_record, code_of, read_results, results_path, stamp, status_of
+from guie.studies.results import StudyStatus, add_record, code_of, read_results, stamp, status_of
 from guie.studies.runner import Children, Failed, Outcome, Runner, cores_of_each, decode_images
 from guie.studies.table import by_seed, decimal, ordered, rendered, scores, summary, write_between
 from guie.training.process_guard import Interrupts
@@ -27,24 +27,23 @@ def run_study(plan: Plan, args: argparse.Namespace) -> int:
     Args:
         args: the arguments of study.py.
     """
-    jobs, folder = plan.chosen(args.only, args.seeds), args.out / plan.name
-    status = status_of(plan, args.any_code)
+    name = plan.path.stem
+    jobs, folder = plan.chosen(args.only, args.seeds), args.out / name
     if args.list:
-        lists = {"done": status.done, "failed": status.failed, "other code": status.outdated}
+        status = status_of(plan, args.any_code)
         for job in jobs:
-            state = next((s for s, those in lists.items() if job.identity in those), "missing")
-            print(f"{state:12}{job.identity}  {job.description}")
+            print(f"{status.of(job):12}{job.identity}  {job.description}")
         return 0
     exit_code = 0 if args.table else run_missing(plan, jobs, folder, args)
     status = status_of(plan, args.any_code)
     text = rendered(plan, status)
     print(text)
     if args.write:
-        write_between(args.write, plan.name, text)
+        write_between(args.write, name, text)
     if args.table:
         return 0
     write_text(folder / "table.md", text)
-    draw(plan, folder / "table.png", args.any_code)
+    draw(plan, status, folder / "table.png")
     failed = [job.description for job in jobs if job.identity in status.failed]
     if failed:
         logs = f"see the logs in {folder}, --retry-failed runs them again"
@@ -54,7 +53,7 @@ def run_study(plan: Plan, args: argparse.Namespace) -> int:
 
 def run_missing(plan: Plan, jobs: Sequence[Job], folder: Path, args: argparse.Namespace) -> int:
     """Run what is missing; return 0, or the exit code of a signal. Raises UserError."""
-    code, results = code_of(), results_path(plan.path)
+    code, results = code_of(), plan.results
 
     def save(job: Job, outcome: Outcome) -> None:
         if isinstance(outcome, Failed):
@@ -83,7 +82,7 @@ def run_missing(plan: Plan, jobs: Sequence[Job], folder: Path, args: argparse.Na
         if code.dirty:
             say(f"src/ differs from commit {code.commit[:7]}: records will say so")
         decode_images(missing)
-        runner = Runner(folder, Children(lock.fileno()), code, cores_of_each(args.jobs))
+        runner = Runner(folder, Children(cores_of_each(args.jobs), lock.fileno()), code)
         with Interrupts() as interrupts:
             if runner.run_all(missing, args.jobs, save, interrupts):
                 return 0
@@ -91,9 +90,9 @@ def run_missing(plan: Plan, jobs: Sequence[Job], folder: Path, args: argparse.Na
         return interrupts.exit_code
 
 
-def draw(plan: Plan, path: Path, any_code: bool) -> None:
+def draw(plan: Plan, status: StudyStatus, path: Path) -> None:
     """Draw the table as a figure."""
-    lines = scores(plan, status_of(plan, any_code))
+    lines = scores(plan, status)
     order = ordered(summary(lines, None)).index
     values = by_seed(lines, order, {name: f"{name.split()[0]} r_at_1" for name in PANELS})
     if values:

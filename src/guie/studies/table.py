@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -132,30 +132,14 @@ def by_seed(
     return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
 
 
-class Gap(NamedTuple):
-    """A job without a result that counts, and a key of REASONS."""
-
-    job: Job
-    reason: str
-    details: str = ""
-
-
 def rendered(plan: Plan, status: StudyStatus) -> str:
     """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
-    gaps = []
-    for job in plan.jobs.values():
-        if failure := status.failed.get(job.identity):
-            gaps.append(Gap(job, "failed", f" ({failure['step']}: {failure['error']})"))
-        elif old := status.outdated.get(job.identity):
-            gaps.append(Gap(job, "outdated", f" (commit {old['commit'][:7]})"))
-        elif job.identity not in status.done:
-            gaps.append(Gap(job, "missing"))
     table = ordered(summary(scores(plan, status), plan.study.baseline))
     rows = {row.name: row for row in plan.rows}
-    lines = [_cells(plan, rows[str(name)], line, table, gaps) for name, line in table.iterrows()]
+    lines = [_cells(plan, status, rows[str(name)], line, table) for name, line in table.iterrows()]
     grid = [[*lines[0]], ["---"] * len(lines[0]), *([*cells.values()] for cells in lines)]
     text = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in grid)
-    return "\n\n".join([text, *_notes(plan, status, gaps)]) + "\n"
+    return "\n\n".join([text, *_notes(plan, status)]) + "\n"
 
 
 def write_between(path: Path, name: str, text: str) -> None:
@@ -179,7 +163,7 @@ def decimal(value: float, sign: bool = False) -> str:
 
 
 def _cells(
-    plan: Plan, row: Row, line: pd.Series, table: pd.DataFrame, gaps: list[Gap]
+    plan: Plan, status: StudyStatus, row: Row, line: pd.Series, table: pd.DataFrame
 ) -> dict[str, str]:
     """Return the cells of a row, by the title of their column."""
     study = plan.study
@@ -188,7 +172,7 @@ def _cells(
         own, done = len(row.seeds), int(line["seeds"])
         cells["seeds"] = str(own) if done == own else f"{done} of {own}"
     for where in ("val", "test", *(["unseen"] if plan.folds() else [])):
-        cells[f"{where} R@1 / mMP@5"] = _score(row, line, where, gaps)
+        cells[f"{where} R@1 / mMP@5"] = _score(plan, status, row, line, where)
     if study.baseline:
         gain = "" if row.name == study.baseline else _gain(line)
         cells[f"test R@1 against {_escaped(study.baseline)}"] = gain
@@ -204,14 +188,14 @@ def _cells(
     return cells
 
 
-def _score(row: Row, line: pd.Series, where: str, gaps: list[Gap]) -> str:
+def _score(plan: Plan, status: StudyStatus, row: Row, line: pd.Series, where: str) -> str:
     """Return `0.793 / 0.725`, with deviations if any, or the reason why there is no score."""
     unseen = where == "unseen"
     keys = [f"{where} {metric}" for metric in METRICS]
     if math.isnan(line[keys[0]]):
-        own = [gap for gap in gaps if gap.job.row == row.name]
-        reasons = {gap.reason for gap in own if (gap.job.fold is not None) == unseen}
-        found = next((reason for reason in REASONS if reason in reasons), "none")
+        own = [job for job in plan.jobs.values() if job.row == row.name]
+        states = {status.of(job) for job in own if (job.fold is not None) == unseen}
+        found = next((reason for reason in REASONS if reason in states), "none")
         return "" if unseen and not row.folds else found
     text, seeds = " / ".join(_spread(line, key) for key in keys), line["seeds unseen"]
     if unseen and seeds < line["seeds"]:
@@ -231,7 +215,7 @@ def _gain(line: pd.Series) -> str:
     return _spread(line, "gain", sign=True) + pairs
 
 
-def _notes(plan: Plan, status: StudyStatus, gaps: list[Gap]) -> Iterator[str]:
+def _notes(plan: Plan, status: StudyStatus) -> Iterator[str]:
     """Yield the paragraphs below the table."""
     test = plan.study.test
     manifest = f" of {test.manifest}" if test.manifest else ""
@@ -246,14 +230,23 @@ def _notes(plan: Plan, status: StudyStatus, gaps: list[Gap]) -> Iterator[str]:
     used = [record for identity, record in status.done.items() if identity in identities]
     yield " ".join([*words, *_versions(used)])
     for reason, title in REASONS.items():
-        found = [gap for gap in gaps if gap.reason == reason]
-        named = "; ".join(_escaped(gap.job.description + gap.details) for gap in found[:NAMED])
+        found = [job for job in plan.jobs.values() if status.of(job) == reason]
+        named = "; ".join(_escaped(_described(job, status)) for job in found[:NAMED])
         more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
         if found:
             yield f"{title}, {len(found)} of {len(plan.jobs)} runs: {named}{more}."
     if status.without_job:
         left = "results of configs that are not in the study, or no longer, are left out."
         yield f"{status.without_job} {left}"
+
+
+def _described(job: Job, status: StudyStatus) -> str:
+    """Return a job without a result that counts, and what is known of it."""
+    if failure := status.failed.get(job.identity):
+        return f"{job.description} ({failure['step']}: {failure['error']})"
+    if old := status.outdated.get(job.identity):
+        return f"{job.description} (commit {old['commit'][:7]})"
+    return job.description
 
 
 def _versions(used: list[Record]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Figures of embeddings: densities, t-SNE maps, spectra, neighbour galleries, diagnosis panels."""
+"""Figures of embeddings: densities, t-SNE maps, spectra, neighbour galleries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.mlab import GaussianKDE
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from guie.report.figures import style
 
@@ -25,17 +24,6 @@ VAL = "val_r_at_1"
 COLUMNS = 4  # panels in a row
 LEFT, GAP, ROW = 0.35, 0.3, 1.42  # of a gallery, in thumbnails
 NAME_CHARS = 15  # as wide as a thumbnail
-PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
-SMALL = 8
-BINS = 40  # of distances
-CLASS_BINS = 10  # of R@1
-# Kinds differ in lightness and dash as well as in colour.
-KINDS: dict[str, tuple[str, str]] = {
-    "nearest right": ("#3f90da", "-"),
-    "any right": ("#3f90da", ":"),
-    "nearest wrong": ("#e76300", "-"),
-    "any wrong": ("#e76300", ":"),
-}
 
 
 def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Figure:
@@ -245,83 +233,3 @@ def _class_name(label: str) -> str:
     """Return `domain/class` without the domain, in two lines as wide as a thumbnail."""
     name = label.split("|")[0].partition("/")[2] or label
     return textwrap.fill(name, NAME_CHARS, max_lines=2, placeholder="…")
-
-
-def recall_panel(recalls: pd.DataFrame) -> Figure:
-    """Draw R@k over k, one line per model.
-
-    Args:
-        recalls: 0 to 1; rows are k, ascending; columns are models.
-    """
-    figure, axes = _panel("k", "R@k")
-    for (name, values), color in zip(recalls.items(), style.PALETTE, strict=False):
-        (line,) = axes.plot(recalls.index, values, color=color, linewidth=1.8)
-        style.tooltip(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
-    axes.set_xscale("log")
-    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
-    axes.set_xticks([], minor=True)
-    axes.set(xlim=(1, recalls.index.max()), ylim=(max(0.0, recalls.to_numpy().min() - 0.05), 1.005))
-    return figure
-
-
-def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
-    """Draw histograms of distances, one outline for each kind of `KINDS`; NaN is ignored.
-
-    Args:
-        most: end of the axis, the same in all panels of a page.
-    """
-    figure, axes = _panel("distance", "queries")
-    edges = np.linspace(0, most, BINS + 1)
-    for kind, values in distances.items():
-        color, dash = KINDS[kind]
-        values = values[np.isfinite(values)]
-        counts, _ = np.histogram(values, edges)
-        drawn = axes.stairs(counts, edges, color=color, linestyle=dash, linewidth=1.5)
-        if len(values):
-            style.tooltip(drawn, f"{kind}: median {np.median(values):.3f}")
-    axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
-    return figure
-
-
-def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
-    """Draw a histogram of the classes' R@1 with ten bins; the last bin includes 1."""
-    figure, axes = _panel("R@1 of the class", "classes")
-    counts, edges = np.histogram(r_at_1_C, CLASS_BINS, (0, 1))
-    bars = axes.bar(edges[:-1], counts, 0.9 / CLASS_BINS, align="edge", color=color)
-    for bar, start, count in zip(bars, edges, counts, strict=False):
-        style.tooltip(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
-    axes.set(xlim=(0, 1))
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    return figure
-
-
-def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
-    """Draw how many images are found how often, as dots on log axes, one colour per model.
-
-    Hubs appear as a straight tail of dots on the right.
-
-    Args:
-        counts: by model, N_k of each image; images that are never found are drawn left of 1.
-    """
-    figure, axes = _panel("times among the first ten", "images")
-    for (name, count_I), color in zip(counts.items(), style.PALETTE, strict=False):
-        times, images = np.unique(count_I, return_counts=True)
-        dots = axes.scatter(np.maximum(times, 0.5), images, s=7, color=color, linewidths=0)
-        style.tooltip(dots, f"{name}: {images[times == 0].sum():,} images are never found")
-    axes.axvline(0.7, color=style.FAINT, linewidth=0.8)
-    axes.set(xscale="log", yscale="log")
-    axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
-    axes.set_xticks([], minor=True)
-    axes.set_ylim(0.7, None)
-    # Write powers of ten as plain text, because math text does not become text of the page.
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    return figure
-
-
-def _panel(x: str, y: str) -> tuple[Figure, Axes]:
-    figure = style.new_figure(*PANEL)
-    axes = style.tidy(figure.subplots(), grid="y")
-    axes.tick_params(labelsize=SMALL, length=2, colors=style.INK)
-    style.name_axes(axes, x, y, SMALL)
-    return figure, axes

@@ -22,17 +22,16 @@ from guie.evaluation.diagnosis import (
 )
 from guie.evaluation.files import Embeddings, as_units
 from guie.evaluation.protocols.base import Part, Protocol
-from guie.report.figures.embeddings import KINDS
 from guie.report.figures.style import PALETTE, domain_colors
-from guie.report.pages.evaluation_pictures import (
-    Galleries,
+from guie.report.pages.evaluation_charts import (
+    KINDS,
     difficulty_panels,
     gap_panels,
     largest_domains,
     occurrence_chart,
-    query_map,
     recall_panels,
 )
+from guie.report.pages.evaluation_pictures import Galleries, query_map
 from guie.report.pages.evaluation_scores import Report, score_tables
 from guie.report.pages.html import Pictures, write_page
 from guie.report.pages.published import comparable_tables

@@ -1,27 +1,19 @@
-"""Pictures of the evaluation page: galleries, a map of queries, charts by domain."""
+"""Pictures of the evaluation page: galleries of answers, and a map of queries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from tqdm import tqdm
 
-from guie.evaluation.diagnosis import DEPTH, Gaps, Nearest, occurrences, strayed, wrong_firsts
+from guie.evaluation.diagnosis import Nearest, strayed, wrong_firsts
 from guie.evaluation.files import Embeddings
 from guie.evaluation.reduction import balanced_sample
 from guie.report.figures import project
-from guie.report.figures.embeddings import (
-    difficulty_panel,
-    gap_panel,
-    occurrence_panel,
-    recall_panel,
-)
-from guie.report.pages.html import Panel, Pictures, inline_svg
+from guie.report.pages.html import Pictures
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
 ANSWERS = 5  # shown for a query
@@ -30,9 +22,6 @@ LEAST = 10  # queries for a map
 SIDE = 1000  # of the map, in its own units
 MARGIN = 20
 THUMBNAIL_PX = 64
-RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
-MOST_PANELS = 24  # of a kind: the domains with the most queries
-MEAN = "mean over domains"
 
 
 class Shown(NamedTuple):
@@ -212,77 +201,3 @@ def _scaled(xy_N2: np.ndarray) -> np.ndarray:
     low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
     scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
     return ((xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2).round(1)
-
-
-def recall_panels(
-    nears: Mapping[str, Nearest], domains: Sequence[str], table: pd.DataFrame
-) -> list[Panel]:
-    """Draw R@k over k for the mean over domains, then for each domain; one line per model."""
-    recalls = {}  # by model; rows are k, columns are domains
-    for name, near in nears.items():
-        domain_Q = table["domain"].to_numpy()[near.query_Q]
-        found = {k: pd.Series(near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
-        recalls[name] = pd.DataFrame(found).T
-    panels = []
-    for place, domain in enumerate([MEAN, *domains]):
-        values = pd.DataFrame(
-            {n: found[domain] if place else found.mean(axis=1) for n, found in recalls.items()}
-        )
-        note = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
-        label = f"Recall over k, {domain}: {note}"
-        panels.append(
-            Panel(domain, note, inline_svg(recall_panel(values), f"recall-{place}", label))
-        )
-    return panels
-
-
-def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> list[Panel]:
-    """Draw the distances to right and wrong answers, one panel per domain."""
-    kinds = {
-        "nearest right": found.positive_S,
-        "any right": found.any_positive_S,
-        "nearest wrong": found.negative_S,
-        "any wrong": found.any_negative_S,
-    }
-    domain_S = table["domain"].to_numpy()[found.query_S]
-    most = float(np.nanmax(np.concatenate(list(kinds.values()))))
-    panels = []
-    for place, domain in enumerate(domains):
-        own_S = domain_S == domain
-        apart_S = (found.negative_S - found.positive_S)[own_S]
-        apart_S, note = apart_S[np.isfinite(apart_S)], "no wrong answer in the index"
-        if len(apart_S):
-            apart = float(np.median(apart_S))
-            side = "farther" if apart >= 0 else "nearer"
-            note = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
-        figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
-        panels.append(
-            Panel(domain, note, inline_svg(figure, f"gaps-{place}", f"Distances, {domain}"))
-        )
-    return panels
-
-
-def difficulty_panels(
-    classes: pd.DataFrame, domains: Sequence[str], colors: Mapping[str, str]
-) -> list[Panel]:
-    """Draw histograms of the classes' R@1, one panel per domain; `classes` is from `by_class`."""
-    panels = []
-    for place, domain in enumerate(domains):
-        values_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
-        note = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
-        figure = difficulty_panel(values_C, colors[domain])
-        chart = inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
-        panels.append(Panel(domain, note, chart))
-    return panels
-
-
-def occurrence_chart(nears: Mapping[str, Nearest]) -> Markup:
-    """Draw how many images are found how often."""
-    counts = {name: occurrences(near) for name, near in nears.items()}
-    return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
-
-
-def largest_domains(near: Nearest, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
-    """Return the `most` domains with the most queries, sorted by name."""
-    counts = pd.Series(table["domain"].to_numpy()[near.query_Q]).value_counts()
-    return sorted(str(name) for name in counts.index[:most])

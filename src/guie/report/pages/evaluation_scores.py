@@ -51,37 +51,36 @@ def score_tables(
     return tables
 
 
-def _table(reports: Mapping[str, Report]) -> dict[str, Any]:
-    first, several = next(iter(reports.values())), len(reports) > 1
-    every = (key for scores in first["domains"].values() for key in scores)
-    keys = [key for key in dict.fromkeys(every) if key not in COUNTS]
+def _table(models: Mapping[str, Report]) -> dict[str, Any]:
+    reports = [*models.values()]
+    first, several = reports[0], len(reports) > 1
+    every = dict.fromkeys(key for scores in first["domains"].values() for key in scores)
+    keys = [key for key in every if key not in COUNTS]
     if len(keys) > MOST_METRICS:
         keys = [key for key in keys if key in COLUMNS]
     if several:  # fewer metrics, for each model
         keys = [key for key in keys if key in MAIN] or keys[:2]
-    dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for report in reports.values()))
-    over_all = {name: title for name, title in OVER_ALL.items() if first.get(name)}
+
+    def row(name: str, title: str) -> dict[str, Any]:
+        cells: list[Cell] = []
+        for key in keys:
+            found = [_cell(report, name, key) for report in reports]
+            most = max((cell.value for cell in found if cell.value is not None), default=None)
+            best = several and most is not None
+            cells += [cell._replace(best=best and cell.value == most) for cell in found]
+        counts = first["domains"].get(name, {})
+        queries, without_positive = (counts.get(key) for key in COUNTS)
+        own = {"queries": queries, "without_positive": without_positive}
+        return {"name": title, "cells": cells} | own
+
+    dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for report in reports))
     return {
         "about": f"{first['index']} index, {dims}",
-        "columns": [(metric_title(k), name if several else "") for k in keys for name in reports],
-        "domains": [_row(name, name, keys, [*reports.values()]) for name in first["domains"]],
-        "over_all": [_row(name, t, keys, [*reports.values()]) for name, t in over_all.items()],
+        "columns": [(metric_title(k), name if several else "") for k in keys for name in models],
+        "domains": [row(name, name) for name in first["domains"]],
+        "over_all": [row(name, title) for name, title in OVER_ALL.items() if first.get(name)],
         "level": first.get("intervals", {}).get("level"),
     }
-
-
-def _row(name: str, title: str, keys: list[str], reports: Sequence[Report]) -> dict[str, Any]:
-    """Make a row: name, cells (of each metric, then model), queries and those without a positive."""
-    cells: list[Cell] = []
-    for key in keys:
-        found = [_cell(report, name, key) for report in reports]
-        most = max((cell.value for cell in found if cell.value is not None), default=None)
-        several = len(found) > 1 and most is not None
-        cells += [cell._replace(best=several and cell.value == most) for cell in found]
-    counts = reports[0]["domains"].get(name, {})
-    queries, without_positive = (counts.get(key) for key in COUNTS)
-    row = {"name": title, "cells": cells}
-    return row | {"queries": queries, "without_positive": without_positive}
 
 
 def _cell(report: Report, name: str, key: str) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,21 +43,19 @@ NAMES = {
     "leaks into val": "compared with val",
     "selection": "selected",
 }
-KINDS = {  # of findings
-    "placeholder": "Placeholders",
-    "leak": "Leaks",
-    "conflict": "Label conflicts",
-    "exact duplicate": "Exact duplicates",
-    "near duplicate": "Near-duplicates",
-    "outlier": "Outliers",
-}
-ABOUT = {
-    "placeholder": "One image with so many labels that none of them can be trusted.",
-    "leak": "A training image that is a copy of a validation or test image of the mix.",
-    "conflict": "One image with labels that have no class in common.",
-    "exact duplicate": "Images with the same pixels after decoding.",
-    "near duplicate": "Copies of one image within a class.",
-    "outlier": "Training images far from their class, next to the most typical image of that class.",
+KINDS = {  # of findings: title, and what it is
+    "placeholder": (
+        "Placeholders",
+        "One image with so many labels that none of them can be trusted.",
+    ),
+    "leak": ("Leaks", "A training image that is a copy of a validation or test image of the mix."),
+    "conflict": ("Label conflicts", "One image with labels that have no class in common."),
+    "exact duplicate": ("Exact duplicates", "Images with the same pixels after decoding."),
+    "near duplicate": ("Near-duplicates", "Copies of one image within a class."),
+    "outlier": (
+        "Outliers",
+        "Training images far from their class, next to the most typical image of that class.",
+    ),
 }
 ABOUT_DOUBTFUL = (
     "These pairs differ no more than altered copies do, but look-alikes can be as close, so nothing"
@@ -113,6 +111,7 @@ def write_report(
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
     sizes = histograms(before, class_sizes(table))
     shown, hidden = galleries(table, config["seed"])
+    same = [] if merges is None else merges[:PAIRS].to_dict("records")
     values: dict[str, Any] = {"summary": summary, "config": to_yaml(config)}
     values |= {
         "limit": ROWS,
@@ -121,16 +120,16 @@ def write_report(
         "domains": [_counts_of_splits(*counts) for counts in summary["domains"].items()],
         "funnels": parts,
         "histograms": sizes,
-        "size_panels": _size_panels(sizes[:ROWS], colors),
+        "size_panels": [_size_panel(n, one, colors) for n, one in enumerate(sizes[:ROWS])],
         "galleries": shown,
         "domains_hidden": hidden,
         "groups": [] if findings is None else groups(findings),
         "evidence": evidence,
         "limits": summary.get("copies", []),
         "mirrored": bool(((config.get("clean") or {}).get("near") or {}).get("mirrored")),
-        "merges": [] if merges is None else merges[:PAIRS].to_dict("records"),
+        "merges": same,
         "merges_found": 0 if merges is None else len(merges),
-        "accepting": accepting,
+        "accepted": to_yaml({"clean": {"merge": {one["label"]: one["into"] for one in same}}}),
         "labels": labels,
         "gains": [] if gains is None else _step_rows(gains),
         "charts": _charts(whole, labels, gains, metric),
@@ -209,13 +208,10 @@ def class_sizes(table: pd.DataFrame) -> pd.Series:
     return members.groupby(["domain", "label"]).size()
 
 
-def _size_panels(sizes: Sequence[Histogram], colors: Mapping[str, str]) -> list[Panel]:
-    panels = []
-    for place, one in enumerate(sizes):
-        label = f"Classes by size, {one.domain}; the numbers are in the table"
-        chart = inline_svg(size_histogram(one, colors[one.domain]), f"sizes-{place}", label)
-        panels.append(Panel(one.domain, one.note, chart))
-    return panels
+def _size_panel(place: int, one: Histogram, colors: Mapping[str, str]) -> Panel:
+    label = f"Classes by size, {one.domain}; the numbers are in the table"
+    chart = inline_svg(size_histogram(one, colors[one.domain]), f"sizes-{place}", label)
+    return Panel(one.domain, one.note, chart)
 
 
 def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int]:
@@ -260,11 +256,10 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
     findings = findings.assign(linked=connected_components(graph, directed=False)[1][one])
     found = []
-    for sure, kind in product((False, True), dict.fromkeys([*KINDS, *findings["kind"]])):
+    for sure, (kind, (title, about)) in product((False, True), KINDS.items()):
         rows = findings[(findings["kind"] == kind) & (findings["sure"] == sure)]
         if rows.empty:
             continue
-        title, about = KINDS.get(kind, kind), ABOUT.get(kind, "")
         if not sure:
             title, about = f"{title}, if these are copies", ABOUT_DOUBTFUL
         group = {"kind": kind, "title": title, "about": about, "total": len(rows)}
@@ -283,11 +278,6 @@ def _shown_pairs(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
     pairs = pd.Series(map(frozenset, zip(ranked["image_path"], ranked["other_path"], strict=True)))
     ranked = ranked[~pairs.duplicated().to_numpy()]
     return ranked[ranked.groupby("linked").cumcount() < PAIRS_OF_ONE].head(PAIRS)
-
-
-def accepting(merges: Sequence[Mapping[str, Any]]) -> str:
-    """Return the config lines that accept merges, each a row of `suggest_merges`."""
-    return to_yaml({"clean": {"merge": {merge["label"]: merge["into"] for merge in merges}}})
 
 
 def evidence(pair: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from guie.config.loading import read_values
 from guie.evaluation.protocols.catalogue import PROTOCOLS
@@ -21,49 +21,27 @@ class Table(BaseModel):
     """One table of a paper, in percent.
 
     A paper's table is several of these if it covers several of our protocols, metrics or mixes.
-
-    Attributes:
-        where: its number in the paper.
-        protocol: our protocol that measures the same.
-        domains: those that its means are over, if its columns do not name them.
-        columns: by title, the path of our number in that protocol's report: part, then `mean`,
-            `pooled`, `private` or a domain, then metric. None: the protocol has no such number
-            (parameters, scores of training classes), so it is shown and never compared.
-        rows: by method, one number per column; None if the paper has none.
-        spreads: by method, the paper's ± of each number, where it prints one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
-    where: str
-    protocol: str
+    where: str  # its number in the paper
+    protocol: str  # ours that measures the same
     note: str = ""
-    domains: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()  # those that its means are over, if its columns do not name them
+    # By title, the path of our number in that protocol's report: part, then `mean`, `pooled`, `private` or a
+    # domain, then metric. None: the protocol has no such number (parameters, scores of training classes)
     columns: dict[str, Path | None]
-    rows: dict[str, list[float | None]]
-    spreads: dict[str, list[float]] = {}
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> Table:
-        lengths = [(name, len(row)) for name, row in self.rows.items()]
-        lengths += [(name, len(spread)) for name, spread in self.spreads.items()]
-        for name, numbers in lengths:
-            if numbers != len(self.columns):
-                raise ValueError(f"{name}: {numbers} numbers for {len(self.columns)} columns")
-        if unknown := self.spreads.keys() - self.rows.keys():
-            raise ValueError(f"spreads of {', '.join(sorted(unknown))}: no such row")
-        return self
-
-    @property
-    def paths(self) -> list[Path]:
-        """The paths of the columns that are compared."""
-        return [path for path in self.columns.values() if path is not None]
+    rows: dict[
+        str, list[float | None]
+    ]  # by method, a number per column; None if the paper has none
+    spreads: dict[str, list[float]] = {}  # by method, the paper's ± of each number
 
     @property
     def covered(self) -> set[str]:
         """The domains that the table is about. Empty: it names none (the challenge's images)."""
-        return {*self.domains, *(domain for _, domain, _ in self.paths)} - OVER_ALL
+        return {*self.domains, *(path[1] for path in self.columns.values() if path)} - OVER_ALL
 
 
 class Paper(BaseModel):
@@ -102,13 +80,13 @@ def comparable_tables(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list
     """
     found: list[Compared] = []
     for paper in papers():
-        tables = [Compared(paper.paper, table, _rows(models, table)) for table in paper.tables]
+        tables = [Compared(paper.paper, table, _rows_of(models, table)) for table in paper.tables]
         compared = {one.table.protocol for one in tables if one.ours}
         found += [one for one in tables if one.table.protocol in compared]
     return found
 
 
-def _rows(
+def _rows_of(
     models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table
 ) -> dict[str, list[float | None]]:
     """Return our models' rows of one table, without those that have no number."""
