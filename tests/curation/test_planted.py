@@ -18,9 +18,9 @@ from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.config.loading import to_yaml
 from guie.curation.cleaning import Evidence, clean
-from guie.curation.duplicates.findings import refuse
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
+from guie.curation.findings import refuse
 from guie.data.images import open_as_seen
 from guie.rows.checks import thumbnails
 from guie.rows.comparison import compressed, cut

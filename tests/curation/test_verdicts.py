@@ -13,8 +13,8 @@ import curate
 from guie.base.errors import UserError
 from guie.curation import cleaning
 from guie.curation.cleaning import clean
-from guie.curation.duplicates.findings import Verdicts
 from guie.curation.duplicates.limits import Grade
+from guie.curation.findings import Verdicts
 
 HEAD = "image_path,other_path,verdict\n"
 ONE, OTHER = "birds/class2/02.png", "birds/class3/03.png"

@@ -12,7 +12,7 @@ from guie.config.data import CleaningConfig
 from guie.curation.centroids import find_outliers, suggest_merges
 from guie.curation.classes import apply_merges
 from guie.curation.duplicates.comparing import Pixels
-from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
+from guie.curation.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.limits import ALIKE
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (

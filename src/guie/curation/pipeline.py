@@ -20,8 +20,8 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
-from guie.curation.classes import cap_diverse, cap_first, cap_random, drop_rare
-from guie.curation.duplicates.findings import COLUMNS as FINDINGS
+from guie.curation.classes import cap, drop_rare
+from guie.curation.findings import COLUMNS as FINDINGS
 from guie.curation.features import Embed, Job
 from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
@@ -300,14 +300,7 @@ def cap_classes(table: pd.DataFrame, config: MixConfig, embed: Embed | None) -> 
     for number, source in enumerate(config.sources):
         rows = table[table["source"] == number].reset_index(drop=True)
         _, most = config.limits(source)
-        if most is not None and choice == "first":
-            rows = cap_first(rows, most)
-        elif most is not None and choice == "diverse":
-            assert embed is not None  # a config that cleans has one
-            rows = cap_diverse(rows, most, embed)
-        elif most is not None:
-            rows = cap_random(rows, most, config.seed)
-        tables.append(rows)
+        tables.append(cap(rows, most, choice, seed=config.seed, embed=embed) if most else rows)
     return pd.concat(tables, ignore_index=True)
 
 

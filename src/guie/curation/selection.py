@@ -17,7 +17,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_json, write_text
 from guie.config.data import SelectionConfig, SelectionRule
-from guie.curation.classes import cap_random
+from guie.curation.classes import cap
 from guie.curation.evaluators import FullTraining, Proxy, Score
 from guie.curation.features import Job
 from guie.data.manifest import Sidecar
@@ -98,12 +98,12 @@ def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> l
     """
     train = table[table["split"] == "train"]
     largest = train.groupby([by, "label"]).size().groupby(level=0).max()
-    candidates = {
-        Candidate(source, cap if cap and cap < images else 0)
+    found = {
+        Candidate(source, most if most and most < images else 0)
         for source, images in largest.items()
-        for cap in caps
+        for most in caps
     }
-    return sorted(candidates)
+    return sorted(found)
 
 
 def mix_name(mix: Iterable[Candidate]) -> str:
@@ -114,9 +114,10 @@ def mix_name(mix: Iterable[Candidate]) -> str:
 def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
     """Return the train rows of a mix, indexed from 0. Caps choose images by `seed`."""
     found = []
-    for source, cap in sorted(mix):
-        rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
-        found.append(cap_random(rows, cap, seed) if cap else rows)
+    for one in sorted(mix):
+        own = (table["split"] == "train") & (table[by] == one.source)
+        rows = table[own].reset_index(drop=True)
+        found.append(cap(rows, one.cap, seed=seed) if one.cap else rows)
     return pd.concat(found, ignore_index=True)
 
 
