@@ -83,7 +83,8 @@ def select_rows(
     candidates = candidates_of(table, selection.by, selection.caps)
     steps = search(candidates, known, rule, config.beside(".selection.json"))
     job.report.gains = gains(steps)
-    print(render(steps))
+    table_of_steps = job.report.gains.drop(columns="mix")
+    print(table_of_steps.to_string(index=False, na_rep="-", float_format="{:.4f}".format))
     chosen = mix_rows(table, steps[-1].mix, selection.by, config.seed)
     return pd.concat([chosen, table[table["split"] != "train"]], ignore_index=True)
 
@@ -139,12 +140,6 @@ def gains(steps: Sequence[Step]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS).astype(
         {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
     )
-
-
-def render(steps: Sequence[Step]) -> str:
-    """Format the table of steps for the terminal."""
-    table = gains(steps).drop(columns="mix")
-    return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
 
 
 class BudgetSpent(Exception):
@@ -358,13 +353,9 @@ def search(
     except BudgetSpent:
         stopped = "budget"
         if not steps:
-            # A backward step compares each removal with the whole mix.
-            whole = rule.directions[0] == "backward"
-            mixes = len({one.source for one in candidates}) + 1 if whole else len(candidates)
-            needed = mixes * rule.seeds + (1 + whole) * rule.confirm_seeds
             raise UserError(
-                "selection.rule: the budget ends within the first step; set max_evaluations to"
-                f" {needed} or more, and max_minutes to the time that these take"
+                "selection.rule: the budget ends within the first step, which compares all candidates;"
+                " raise max_evaluations or max_minutes"
             ) from None
     if not steps:
         raise UserError(
