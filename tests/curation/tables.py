@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from guie.curation.cleaning import Evidence
 from guie.curation.features import unit
 
 
@@ -59,8 +58,3 @@ class Differences(NamedTuple):
 
 
 ALIKE = Differences()  # pictures with similar features are copies beyond doubt
-
-
-def evidence(embed: Callable) -> Evidence:
-    """Evidence by features alone."""
-    return Evidence(embed, ALIKE)

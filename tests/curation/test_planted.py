@@ -17,7 +17,7 @@ import curate
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.config.loading import to_yaml
-from guie.curation.cleaning import Evidence, clean
+from guie.curation.cleaning import clean
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
@@ -152,8 +152,8 @@ def faulty(toy_manifest, tmp_path_factory):
 @pytest.mark.slow
 def test_planted_faults_are_all_found_and_nothing_else(faulty):
     root, table, planted = faulty
-    evidence = Evidence(partial(thumbnails, root=root, workers=1), Pixels(root, 1, table))
-    cleaned, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), evidence)
+    seen = partial(thumbnails, root=root, workers=1), Pixels(root, 1, table)
+    cleaned, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), *seen)
     for kind, pairs in planted.items():
         assert pairs_of(found[found["kind"] == kind]) == pairs, kind
     assert set(found["kind"]) <= {*planted, "near duplicate"}
@@ -166,13 +166,13 @@ def test_planted_faults_are_all_found_and_nothing_else(faulty):
     assert leaked and not leaked & left
 
     with pytest.raises(UserError) as caught:
-        refuse(clean(table, CleaningConfig(), evidence).findings)
+        refuse(clean(table, CleaningConfig(), *seen).findings)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith(f"{len(planted['leak'])} training images are copies")
     assert "set clean.leaks to drop_train" in lines[0]
     assert len(lines) == 1 + len(planted["leak"]) and "leaks/" in lines[1]
     config = CleaningConfig(leaks="declared", conflicts="report")
-    kept, found, *_ = clean(table, config, evidence)
+    kept, found, *_ = clean(table, config, *seen)
     refuse(found)
     assert set(found.loc[found["kind"] == "leak", "action"]) == {"declared"}
     assert leaked <= set(kept["image_path"])

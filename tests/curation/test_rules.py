@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 import pytest
-from tables import ALIKE, Differences, evidence
+from tables import ALIKE, Differences
 
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
-from guie.curation.cleaning import Evidence, clean
+from guie.curation.cleaning import clean
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import NEAR, Links, find_links
 from guie.curation.duplicates.rules import disjoint, find_conflicts, find_duplicates, find_leaks
@@ -116,7 +116,7 @@ def test_a_placeholder_is_named_and_dropped_from_all_its_labels():
     """One picture under five labels, train and test; another under three."""
     under = [f"p{n} c{n} {'test' if n == 4 else 'train'} 1" for n in range(5)]
     more = ["q0 c0 train 2", "q1 c1 train 2", "q2 c2|c1 train 2", "r c0 train 3"]
-    cleaned = clean(rows(*under, *more), CleaningConfig(leaks="drop_train"), evidence(no_features))
+    cleaned = clean(rows(*under, *more), CleaningConfig(leaks="drop_train"), no_features, ALIKE)
     found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
     others = [f"p{n} p0 dropped" for n in (1, 2, 3)]
     assert shown(found) == ["p0 p1 dropped", *others, "p4 p0 reported"]
@@ -133,7 +133,7 @@ def test_a_placeholder_that_was_saved_again_is_the_same_picture(labels_max, kind
     table = rows(*(f"p{n} c{n} train {n // 2}" for n in range(6)))
     table["whole"] = ["0" * 15 + str(n // 2) for n in range(6)]
     config = CleaningConfig(labels_max=labels_max, conflicts="report")
-    found = clean(table, config, evidence(lambda paths, view: np.ones((len(paths), 1)))).findings
+    found = clean(table, config, lambda paths, view: np.ones((len(paths), 1)), ALIKE).findings
     assert set(found["kind"]) == {kind} and len(found) == 6
 
 
@@ -257,7 +257,7 @@ def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
         unit = {pixels: np.array([np.cos(a), np.sin(a)]) for pixels, a in angle.items()}
         features = dict(zip(table["image_path"], table["pixels"].map(unit), strict=True))
         embed = lambda paths, view, f=features: np.stack([f[path] for path in paths])  # noqa: E731
-        left, found, *_ = clean(table, config, evidence(embed))
+        left, found, *_ = clean(table, config, embed, ALIKE)
         pairs = AllPairs(table, features, config)
         expected = pairs.clean()
         kept = [(row.image_path, row.split) for row in pairs.rows]
@@ -296,7 +296,7 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     embed = lambda paths, view: np.array([[np.cos(angle[p]), np.sin(angle[p])] for p in paths])  # noqa: E731
     differences = Differences(lambda one, other: abs(angle[one] - angle[other]) / 100)
     near = NearConfig(distance_max=BITS, similarity_min=COSINE)
-    found = clean(table, CleaningConfig(near=near), Evidence(embed, differences)).findings
+    found = clean(table, CleaningConfig(near=near), embed, differences).findings
     leaks = found[found["kind"] == "leak"].set_index("image_path")
     assert leaks["other_path"].to_dict() == {"a": "c", "c": "b", "d": "c"}
     assert leaks["distance"].to_dict() == {"a": 2, "c": 1, "d": 0}
@@ -316,8 +316,8 @@ def test_placeholders_cost_what_their_images_cost(conflicts, labels):
         classes = [labels.format(n) for n in range(images // 3)]
         table = random_table(np.random.default_rng(0), images, classes)
         tracemalloc.start()
-        embed = evidence(lambda paths, view: np.ones((len(paths), 1)))
-        _, found, links, *_ = clean(table, config, embed)
+        embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
+        _, found, links, *_ = clean(table, config, embed, ALIKE)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert len(links.near) <= 7 * 6 and (found["kind"].value_counts() <= len(table)).all()

@@ -186,5 +186,5 @@ def test_a_job_of_parts_has_the_bits_of_one(model, images, computed, tmp_path):
     computed.clear()
     assert np.array_equal(features(model, images, tmp_path / "parts", batch_size=2)[:], whole)
     assert computed == []
-    with pytest.raises(UserError, match=r"computed in 3 parts; go on with --shard N/3"):
+    with pytest.raises(UserError, match=r"computed in 3 parts; use --shard N/3"):
         features(model, images, tmp_path / "parts", batch_size=2, part=(0, 4))

@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from guie.config.data import OutlierConfig
 from guie.curation.classes import train_members
-from guie.curation.findings import findings
 from guie.curation.features import Embed, unit
+from guie.curation.findings import findings
 from guie.data.manifest.reading import class_sizes
 from guie.evaluation.knn import search_threads
 from guie.rows.store import Rows

@@ -12,7 +12,6 @@ from guie.config.data import CleaningConfig
 from guie.curation.centroids import find_outliers, suggest_merges
 from guie.curation.classes import apply_merges
 from guie.curation.duplicates.comparing import Pixels
-from guie.curation.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.limits import ALIKE
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (
@@ -22,19 +21,12 @@ from guie.curation.duplicates.rules import (
     find_placeholders,
 )
 from guie.curation.features import Embed, Job
+from guie.curation.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
 
 NAMED = 10  # classes and placeholders; the rest are counted
 FEW = 0.5  # of altered copies below a limit: with fewer, the limit is named
-
-
-class Evidence(NamedTuple):
-    """The measurements that cleaning needs, by image path."""
-
-    embed: Embed
-    differences: Pixels
-    verdicts: Verdicts | None = None
 
 
 class Cleaned(NamedTuple):
@@ -50,7 +42,9 @@ class Cleaned(NamedTuple):
 def clean(
     table: pd.DataFrame,
     config: CleaningConfig,
-    evidence: Evidence,
+    embed: Embed,
+    differences: Pixels,
+    verdicts: Verdicts | None = None,
     after: Callable[[str, pd.DataFrame], None] = lambda rule, table: None,
 ) -> Cleaned:
     """Merge classes; drop placeholders, leaks, conflicts, duplicates and outliers from train.
@@ -61,11 +55,11 @@ def clean(
     Args:
         table: rows of all sources with the columns of `FINGERPRINTS`, indexed from 0.
         config: the `clean` block.
+        embed, differences, verdicts: see `find_links`.
         after: called with the name of each rule and the rows that it left.
     """
     table = apply_merges(table, config.merge)
-    embed = evidence.embed
-    links = find_links(table, config.near, embed, evidence.differences, evidence.verdicts)
+    links = find_links(table, config.near, embed, differences, verdicts)
     policies = {"exact": config.exact, "near": config.near.action if config.near else "report"}
     rules: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
         "placeholders": lambda rows: find_placeholders(rows, links, config.labels_max),
@@ -100,8 +94,8 @@ def clean_rows(
     """
     config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
-    evidence = Evidence(embed, Pixels(config.image_root, job.workers, table), verdicts)
-    cleaned = clean(table, cleaning, evidence, report.after)
+    differences = Pixels(config.image_root, job.workers, table)
+    cleaned = clean(table, cleaning, embed, differences, verdicts, report.after)
     report.findings, report.limits = cleaned.findings, cleaned.links.limits
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
     report.notes += _notes(cleaned, verdicts, table["image_path"])

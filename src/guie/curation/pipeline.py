@@ -21,8 +21,8 @@ from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
 from guie.curation.classes import cap, drop_rare
-from guie.curation.findings import COLUMNS as FINDINGS
 from guie.curation.features import Embed, Job
+from guie.curation.findings import COLUMNS as FINDINGS
 from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked

@@ -246,7 +246,10 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
     for direction in rule.directions:
         accepted = True
         while accepted:
-            moves = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            if direction == "forward":
+                moves = _additions(mix, candidates)
+            else:
+                moves = {mix - {one}: f"-{one}" for one in sorted(mix) if len(mix) > 1}
             moves = {new: change for new, change in moves.items() if new not in visited}
             if not moves:
                 break
@@ -265,10 +268,6 @@ def _additions(mix: Mix, candidates: Sequence[Candidate]) -> dict[Mix, str]:
         old = present.get(candidate.source)
         moves[mix - {old} | {candidate}] = f"{old} -> {candidate}" if old else f"+{candidate}"
     return moves
-
-
-def _removals(mix: Mix) -> dict[Mix, str]:
-    return {mix - {one}: f"-{one}" for one in sorted(mix) if len(mix) > 1}
 
 
 def _step(
@@ -343,6 +342,7 @@ def search(
         write_json(out, report)
 
     stopped = "no gain"
+    none = "there is one source only, and backward can remove none; add sources, or leave selection out"
     try:
         for step in select(candidates, evaluations.scores, rule):
             steps.append(step)
@@ -352,15 +352,11 @@ def search(
             write("not yet")
     except BudgetSpent:
         stopped = "budget"
-        if not steps:
-            raise UserError(
-                "selection.rule: the budget ends within the first step, which compares all candidates;"
-                " raise max_evaluations or max_minutes"
-            ) from None
-    if not steps:
-        raise UserError(
-            "selection: there is one source only, and backward can remove none; add sources, or leave"
-            " selection out"
+        none = (
+            "the budget ends within the first step, which compares all candidates;"
+            " raise max_evaluations or max_minutes of selection.rule"
         )
+    if not steps:
+        raise UserError(f"selection: {none}")
     write(stopped)
     return steps

@@ -124,7 +124,7 @@ class Store:
         name = hashlib.sha256(names).hexdigest()[:16]
         if known.setdefault(name, parts) != parts:
             why = f"these {len(states):,} images are computed in {known[name]} parts"
-            remedy = f"go on with --shard N/{known[name]}, or delete its {PARTS}"
+            remedy = f"use --shard N/{known[name]}, or delete its {PARTS}"
             raise UserError(f"{shown(self.folder)}: {why}; {remedy}")
         self._write(PARTS, json.dumps(known, indent=1).encode())
 

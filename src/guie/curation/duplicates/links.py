@@ -11,10 +11,10 @@ import pandas as pd
 from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
-from guie.curation.findings import Verdicts
 from guie.curation.duplicates.limits import ALIKE, CROSS, LIMITS, UNLIKE, Grade, graded, limits
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
+from guie.curation.findings import Verdicts
 from guie.rows.hashes import Hashes
 
 # Columns of `Links.near`.

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from guie.curation.findings import dropped
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import Links
+from guie.curation.findings import dropped
 
 Labels = frozenset[str]
 # What is measured of a pair of equal pictures
