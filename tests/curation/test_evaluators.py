@@ -11,24 +11,13 @@ import torch
 from pydantic import TypeAdapter
 from torch.nn import functional
 
-from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config import MixConfig, RunConfig, config_from
-from guie.config.data import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
+from guie.config.data import ProxyEvaluatorConfig, SelectionConfig
 from guie.config.loading import to_yaml
 from guie.config.model import HeadConfig
 from guie.config.types import Name
 from guie.curation.evaluators import FullTraining, Proxy
-from guie.curation.features import Job
-from guie.curation.selection import (
-    Evaluations,
-    candidates_of,
-    mix_name,
-    mix_rows,
-    search,
-    select_rows,
-)
-from guie.curation.summary import CurationReport
 from guie.data.manifest import DomainDeclaration, Sidecar
 from guie.data.manifest.reading import read_sidecar
 from guie.evaluation.validation import quick_scores
@@ -149,22 +138,6 @@ def test_identity_depends_on_features_rows_settings_and_metric(data):
     assert len(found) == 5
 
 
-@pytest.mark.slow
-def test_greedy_selection_takes_what_helps_and_leaves_the_mess(data, tmp_path):
-    feat_NF, table = data
-    proxy = Proxy(feat_NF, table, CONFIG)
-    evaluations = Evaluations(
-        tmp_path / "log.jsonl",
-        proxy.identity(),
-        lambda mix, seed: proxy.score(mix_rows(table, mix, "domain", seed=0), seed),
-    )
-    candidates = candidates_of(table, "domain", [None])
-    rule = SelectionRule(seeds=2, confirm_seeds=2)
-    steps = search(candidates, evaluations, rule, tmp_path / "steps.json")
-    assert mix_name(steps[-1].mix) == "fonts+signs" and not steps[-1].accepted
-    assert steps[1].gain > 0.1
-
-
 def training() -> dict:
     """The config of a short run."""
     model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
@@ -205,42 +178,15 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(
     assert score == (0.5, {"x": 0.25})
 
 
-def judged(folder: Path, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
-    """Select between two domains by whole trainings."""
-    (folder / "judge.yaml").write_text(to_yaml(training() | changed))
-    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
-    full = {"evaluator": "full", "full": str(folder / "judge.yaml"), "rule": rule, "metric": metric}
-    config = mix_config(folder, selection=full)
-    rows = [
-        (f"{domain}{n}.png", f"{domain}/{n}", domain, split, role)
-        for domain in ("cars", "toys")
-        for n, (split, role) in enumerate((("train", "train"), ("val", "both")))
-    ]
-    table = pd.DataFrame(rows, columns=COLUMNS).assign(source=0)
-    table.loc[0, "label"] = label
-    job = Job(config, 1, CurationReport(config, ""))
-    select_rows(table, config.selection, job, Sidecar())
+def test_scores_of_whole_trainings_belong_to_their_metric_config_and_rows(tmp_path: Path) -> None:
+    rows = pd.DataFrame([dict.fromkeys(COLUMNS, "x")])
 
+    def identity(metric: str = "r_at_1", label: str = "x", **changed) -> str:
+        (tmp_path / "judge.yaml").write_text(to_yaml(training() | changed))
+        full = {"full": str(tmp_path / "judge.yaml"), "metric": metric}
+        selection = SelectionConfig(evaluator="full", **full)
+        table = rows.assign(label=label)
+        return FullTraining(table, selection, mix_config(tmp_path), Sidecar()).identity()
 
-def test_scores_of_whole_trainings_belong_to_their_metric_config_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = []
-
-    def train(run: RunConfig, resume: bool) -> Path:
-        folders.append(run.out)
-        scores = '{"step": 1, "val_r_at_1": 0.5, "val_mmp_at_5": 0}\n'
-        write_text(tmp_path / "metrics.jsonl", scores)
-        return tmp_path
-
-    monkeypatch.setattr("guie.training.loop.run_config", train)
-    for label in ("cars/0", "cars/2", "cars/0"):  # as if cleaning had changed
-        (tmp_path / "m.selection.jsonl").unlink(missing_ok=True)
-        judged(tmp_path, label=label)
-    first, other, again = (set(folders[at : at + 4]) for at in (0, 4, 8))
-    assert first == again != other and len(first | other) == 2
-    for change in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
-        with pytest.raises(UserError, match="contains scores of other images, features or set"):
-            judged(tmp_path, **change)
-    monkeypatch.setattr("guie.training.loop.run_config", None)
-    judged(tmp_path)  # from the log
+    changes = [{}, {"metric": "mmp_at_5"}, {"label": "y"}, {"precision": "bf16"}]
+    assert len({identity(**change) for change in changes}) == 4 and identity() == identity()

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageOps
 
 import curate
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.config.loading import to_yaml
 from guie.curation.cleaning import clean
-from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.comparing import ALTERATIONS, Pixels
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
 from guie.curation.findings import refuse
@@ -31,17 +31,12 @@ REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
 )
 
 
-ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG quality 30": partial(compressed, quality=30),
-    "half the size": lambda image: image.resize((image.width // 2, image.height // 2)),
-    "cut by 2 % a side": partial(cut, share=0.02),
-    "cut by 4 % a side": partial(cut, share=0.04),
-    "brighter by 30 %": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
-    "more contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.3),
-    "squashed to 80 %": lambda image: image.resize((image.width, round(0.8 * image.height))),
-    "white border": lambda image: ImageOps.expand(image, max(image.size) // 10, "white"),
-    "black border": lambda image: ImageOps.expand(image, max(image.size) // 12, "black"),
-}
+PLANTED: list[Callable[[Image.Image], Image.Image]] = [
+    *ALTERATIONS,
+    lambda image: image.resize((image.width, round(0.8 * image.height))),
+    lambda image: ImageOps.expand(image, max(image.size) // 10, "white"),
+    lambda image: ImageOps.expand(image, max(image.size) // 12, "black"),
+]
 
 
 def plant(rows: pd.DataFrame, root: Path, folder: str, how: Sequence[Callable]) -> pd.DataFrame:
@@ -76,7 +71,7 @@ def copied(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory):
     """A folder with a near copy of every other image, and its rows."""
     root = tmp_path_factory.mktemp("planted") / "set"
     table = some_toys(toy_manifest, root)
-    copies = plant(table.iloc[::2], root, "near", [*ALTERATIONS.values()])
+    copies = plant(table.iloc[::2], root, "near", PLANTED)
     return root, known(pd.concat([table, copies]), root)
 
 

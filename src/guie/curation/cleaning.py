@@ -178,5 +178,5 @@ def _refuse(
             )
     except UserError as error:
         report.write_list("findings", report.findings)
-        report.write_report(table)
+        report.write_page(table)
         raise UserError(f"{error}\nall findings, with images: {report.page}") from None
