@@ -46,21 +46,18 @@ def findings(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def refuse(rows: pd.DataFrame) -> None:
-    """Raise UserError listing the findings whose action is `stop`, if there are any."""
-    for kind, remedy in REMEDIES.items():
-        stops = rows[(rows["kind"] == kind) & (rows["action"] == "stop")]
-        if stops.empty:
-            continue
-        lines = [f"{len(stops):,} {remedy}:"]
-        for pair in stops.head(SHOWN).to_dict("records"):
-            lines.append(
-                f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
-                f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
-            )
-        if len(stops) > SHOWN:
-            lines.append(f"and {len(stops) - SHOWN:,} more")
-        raise UserError("\n".join(lines))
+def stops(rows: pd.DataFrame) -> str:
+    """Return the remedy and a list of the findings whose action is `stop`; "" without any."""
+    found = rows[rows["action"] == "stop"]
+    for kind, of_kind in found.groupby("kind", sort=False):
+        lines = [
+            f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
+            f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
+            for pair in of_kind.head(SHOWN).to_dict("records")
+        ]
+        more = [f"and {len(of_kind) - SHOWN:,} more"] if len(of_kind) > SHOWN else []
+        return "\n".join([f"{len(of_kind):,} {REMEDIES[kind]}:", *lines, *more])
+    return ""
 
 
 def too_many(

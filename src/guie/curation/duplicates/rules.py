@@ -201,7 +201,8 @@ def _findings(table: pd.DataFrame, links: Links, grade: Grade, rule: Rule) -> pd
     """Return the findings by links of at least the grade; doubtful ones, as reported, for other images."""
 
     def found(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
-        return pd.concat(rule(*_sides(table, links), certain)).assign(sure=certain)
+        trained, held = _sides(table, links)
+        return pd.concat(rule(trained, held, certain)).assign(sure=certain)
 
     certain, below = found(table, links.of(grade), True), links.of(grade, below=True)
     # Images that go need no further findings
