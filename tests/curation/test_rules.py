@@ -93,9 +93,15 @@ def test_a_chain_loses_only_copies_of_an_image_that_stays():
     found = find_duplicates(table, chained((0, 1), (1, 2), (2, 3), images="abcd"), BOTH)
     assert shown(found) == ["b a dropped", "d c dropped"]
     assert found["limit"].tolist() == [0.3, 0.3] and set(found["kind"]) == {"near duplicate"}
-    star = chained((2, 1), (2, 0), images="abc")
+    star, policies = chained((2, 1), (2, 0), images="abc"), {"exact": "report", "near": "drop"}
     found = find_duplicates(table.head(3), star, {"exact": "drop", "near": "report"})
     assert shown(found) == ["c a reported"], "the first of several copies is named"
+    several = rows("b x train 1", "bb y train 2", "c x|y train 1")
+    links = Links(pd.Series([0, 1, 0], several["image_path"]), star.near.head(0), pd.DataFrame())
+    assert shown(find_duplicates(several, links, policies)) == ["c b reported"]
+    links = Links(links.pictures, chained((0, 1), images="ab").near, pd.DataFrame())
+    found = find_duplicates(several, links, policies)
+    assert shown(found) == ["c bb dropped"], "a copy that is dropped comes before one that is not"
 
 
 def test_doubtful_copies_are_reported_for_images_that_stay():
