@@ -43,7 +43,7 @@ from PIL import Image
 import toydomains
 from guie.config import real_root
 from guie.config.data import OversampleConfig
-from guie.curation.classes import cap_random, drop_rare, oversample
+from guie.curation.classes import cap, drop_rare, oversample
 from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.splits import split_validation
@@ -125,7 +125,7 @@ def table_steps(folder: Path) -> Iterator[tuple]:
         source = folder / f"drawn.{suffix}"
         yield step(f"load {suffix}", lambda s=source: load_manifest(s).table, suffix)
     yield step("min", lambda: drop_rare(table, MIN_IMAGES), *spent)
-    yield step("cap", lambda: cap_random(table, MAX_IMAGES, seed=0), *spent)
+    yield step("cap", lambda: cap(table, MAX_IMAGES), *spent)
     yield step("split", lambda: split_validation(table, 0.1, seed=0), *spent)
     yield step("oversample", lambda: oversample(table, OVERSAMPLE), *spent)
     for suffix in spent:

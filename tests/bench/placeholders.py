@@ -20,7 +20,7 @@ from common import DOMAINS, apart, arguments, peak_gb, show, wall_and_cpu
 
 from curation import draw_hashes, prints_of
 from guie.config.data import CleaningConfig, NearConfig
-from guie.curation.cleaning import Evidence, clean
+from guie.curation.cleaning import clean
 from guie.curation.duplicates.pairs import close_pairs
 
 POLICIES = {
@@ -71,7 +71,7 @@ def measure_files(files: int, classes: int, pictures: int) -> list[tuple]:
         near = NearConfig(action="drop" if name == "dropped" else "report")
         drawn_gb, began = peak_gb(), wall_and_cpu()
         config = CleaningConfig(near=near, labels_max=classes, **policies)
-        left, found, *_ = clean(table, config, Evidence(embed, Same()))
+        left, found, *_ = clean(table, config, embed, Same())
         message = f"{len(found):,}, {found['kind'].value_counts().to_dict()}, {len(left):,} left"
         rows.append(
             (

@@ -14,6 +14,7 @@ from guie.config.loading import to_yaml
 from guie.data.manifest import load_manifest
 
 REPOSITORY = Path(__file__).parents[2]
+TOYS = {"kind": "toy", "path": "input/toy", "images": 80, "seed": 3, "part": "pretrain"}
 
 
 def draw_folder(root: Path, classes: dict[str, int]) -> None:
@@ -32,13 +33,12 @@ def run(config: dict, *arguments: str) -> tuple[pd.DataFrame, dict]:
     Path("mix_config.yaml").write_text(to_yaml(config))
     curate.main(["--config", "mix_config.yaml", "--workers", "1", *arguments])
     out = Path(config["out"])
-    return load_manifest(out, config.get("root")).table, json.loads(
-        out.with_suffix(".summary.json").read_text()
-    )
+    summary = json.loads(out.with_suffix(".summary.json").read_text())
+    return load_manifest(out, config.get("root")).table, summary
 
 
-def folder(**more) -> dict:
-    return {"kind": "folder", "path": "input/toys", "domain": "toys", **more}
+def folder(path: str = "input/toys", domain: str = "toys", **more) -> dict:
+    return {"kind": "folder", "path": path, "domain": domain, **more}
 
 
 def write_manifest(path: str, rows: list[str]) -> None:

@@ -1,8 +1,10 @@
-"""Made-up rows of a manifest, and features of them."""
+"""Made-up rows of a manifest, features of them, and measurements where a test has no pictures."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,10 +18,14 @@ def rows(labels: list[str], split: str = "train", domain: str = "d") -> pd.DataF
     return table.assign(domain=domain, split=split, role="train" if split == "train" else "both")
 
 
+def together(*tables: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat(tables, ignore_index=True)
+
+
 def random_table(seed: int, labels=("a", "b", "c", "d", "a|b", "c|d|a")) -> pd.DataFrame:
     draw = random.Random(seed)
     train = rows(draw.choices(labels, weights=range(1, len(labels) + 1), k=40))
-    return pd.concat([train, rows(["x", "y", "y"], "test")], ignore_index=True)
+    return together(train, rows(["x", "y", "y"], "test"))
 
 
 def directions(seed: int, count: int, dim: int = 16) -> np.ndarray:
@@ -37,3 +43,18 @@ def embedder(table: pd.DataFrame, features_ND: np.ndarray):
     """An `Embed` that knows the features of each path."""
     place = dict(zip(table["image_path"], range(len(table)), strict=True))
     return lambda paths, view: features_ND[[place[path] for path in paths]].astype(np.float32)
+
+
+class Differences(NamedTuple):
+    """Differences between pictures by a function of their paths; altered copies hardly differ."""
+
+    differ: Callable[[str, str], float] = lambda one, other: 0.0
+
+    def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
+        return np.array([self.differ(*pair) for pair in pairs])
+
+    def altered(self, paths: Sequence[str]) -> np.ndarray:
+        return np.linspace(0, 0.1, 3 * len(paths))
+
+
+ALIKE = Differences()  # pictures with similar features are copies beyond doubt

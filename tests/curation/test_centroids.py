@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from tables import clustered, directions, embedder, rows
+from tables import clustered, directions, embedder, rows, together
 
 from guie.config.data import OutlierConfig
 from guie.curation import centroids
@@ -37,6 +37,7 @@ def test_planted_outliers_are_found_and_no_other():
 
 
 def test_distance_is_by_how_much_another_class_is_nearer_than_the_others_of_its_own():
+    """A rare view, far from both classes, is less of an outlier."""
     labels = ["d/a"] * 12 + ["d/b"] * 12
     features_ND, table = clustered(labels, 0.2), rows(labels)
     features_ND[5] = features_ND[15]
@@ -48,15 +49,10 @@ def test_distance_is_by_how_much_another_class_is_nearer_than_the_others_of_its_
     assert found["similarity"][0] == pytest.approx(features_ND[5] @ others, abs=1e-6)
     gap = features_ND[5] @ another - features_ND[5] @ others
     assert found["distance"][0] == pytest.approx(gap, abs=1e-6)
-
-
-def test_a_rare_view_is_less_of_an_outlier_than_an_image_of_another_class():
     labels = ["d/a"] * 40 + ["d/b"] * 40
     features_ND, table = clustered(labels, 0.2), rows(labels)
-    b = unit(features_ND[40:].mean(axis=0)[None])[0]
-    rare = directions(5, 1)[0]
-    features_ND[3] = unit((rare - (rare @ b) * b)[None])[0]  # far from both
-    features_ND[4] = b
+    b, rare = unit(features_ND[40:].mean(axis=0)[None])[0], directions(5, 1)[0]
+    features_ND[3], features_ND[4] = unit((rare - (rare @ b) * b)[None])[0], b
     distance = outliers(table, features_ND).set_index("image_path")["distance"]
     assert distance[table["image_path"][4]] > 1
     assert distance.get(table["image_path"][3], 0) < 0.3
@@ -70,60 +66,45 @@ def test_no_class_loses_more_than_its_share():
     found = outliers(table, features_ND)
     assert (found["label"] == "d/a").sum() == 2
     assert set(found["image_path"][:2]) <= set(table["image_path"][:5])
-    alone = rows(["d/c"] * 9)
-    assert outliers(alone, directions(0, 9)).empty
+    assert outliers(rows(["d/c"] * 9), directions(0, 9)).empty, "one class"
+    labels = ["d/a"] * 30 + ["d/b"] * 30
+    several = rows(["d/b|d/a", *labels[1:]])
+    assert outliers(several, clustered(labels, 0.2)).empty, "far from b, at home in a"
 
 
 def test_domains_have_spreads_of_their_own():
     """What is far in a tidy domain is ordinary in an untidy one."""
-    tidy, untidy = rows(["t/a"] * 50, domain="t"), rows(["u/b"] * 50, domain="u")
+    table = together(rows(["t/a"] * 50, domain="t"), rows(["u/b"] * 50, domain="u"))
     features_ND = np.concatenate([clustered(["a"] * 50, 0.05), clustered(["b"] * 50, 1.0, seed=5)])
     features_ND[7] = unit(features_ND[7][None] + 0.8 * directions(2, 1))[0]
-    table = pd.concat([tidy, untidy], ignore_index=True)
     assert outliers(table, features_ND)["image_path"].tolist() == [table["image_path"][7]]
-
-
-def test_an_image_is_judged_in_the_nearest_of_its_classes():
-    labels = ["d/a"] * 30 + ["d/b"] * 30
-    features_ND, table = clustered(labels, 0.2), rows(labels)
-    table.loc[0, "label"] = "d/b|d/a"  # far from b, at home in a
-    assert outliers(table, features_ND).empty
-
-
-def test_robust_z_of_equal_values_is_zero():
     assert robust_z(pd.Series([1.0] * 9 + [5.0])).tolist() == [0.0] * 10
     assert robust_z(pd.Series([1.0, 2.0, 3.0, 4.0, 100.0])).iloc[-1] == pytest.approx(97 / 1.4826)
 
 
-def test_like_classes_of_two_datasets_are_suggested():
+def test_like_classes_of_two_datasets_are_suggested_if_they_are_nearest_to_each_other():
     """e/0 and f/0 look alike, e/1 and e/2 too, f/1 is alone; g/0 and h/0 have one size."""
     sizes = {"e/0": 4, "e/1": 5, "e/2": 6, "f/0": 7, "f/1": 3, "g/0": 2, "h/0": 2}
-    tables = [rows([label] * size, domain=label[0]) for label, size in sizes.items()]
-    table = pd.concat(tables, ignore_index=True)
+    table = together(*(rows([label] * size, domain=label[0]) for label, size in sizes.items()))
     table["image_path"] = [f"{label}/{n}" for n, label in enumerate(table["label"])]
     centre = dict(zip(["e/0", "e/1", "f/1", "g/0"], directions(0, 4, dim=64), strict=True))
     centre |= {"f/0": centre["e/0"], "e/2": centre["e/1"], "h/0": centre["g/0"]}
     noise = np.random.default_rng(1).normal(size=(len(table), 64)) / 40
     features_ND = unit(np.stack([centre[label] for label in table["label"]]) + noise)
-    found = suggest_merges(table, 0.9, embedder(table, features_ND)).set_index("label")
+    embed = embedder(table, features_ND)
+    found = suggest_merges(table, 0.9, embed).set_index("label")
     columns = ["into", "dataset", "into_dataset", "images", "into_images", "image_path"]
     assert found[columns].T.to_dict("list") == {
         "e/0": ["f/0", "e", "f", 4, 7, "e/0/0"],
         "h/0": ["g/0", "h", "g", 2, 2, "h/0/27"],
     }
-    means = [
-        unit(features_ND[table["label"] == label].mean(axis=0)[None]) for label in ("e/0", "f/0")
-    ]
-    assert found["similarity"]["e/0"] == pytest.approx(float((means[0] * means[1]).sum()), abs=1e-6)
-    assert suggest_merges(table, 0.999, embedder(table, features_ND)).empty
-    same = table.assign(dataset="one")
-    assert suggest_merges(same, -1.0, embedder(table, features_ND)).empty, "one dataset"
-
-
-def test_a_suggestion_is_mutual():
-    """f/0 and f/1 are both nearest to e/0, which is nearest to one of them."""
-    table = pd.concat([rows(["e/0"] * 3, domain="e"), rows(["f/0"] * 3 + ["f/1"] * 3, domain="f")])
-    table, axis = table.reset_index(drop=True), np.eye(16)
+    one, other = (unit(features_ND[table["label"] == k].mean(axis=0)[None]) for k in ("e/0", "f/0"))
+    assert found["similarity"]["e/0"] == pytest.approx(float((one * other).sum()), abs=1e-6)
+    assert suggest_merges(table, 0.999, embed).empty
+    assert suggest_merges(table.assign(dataset="one"), -1.0, embed).empty, "one dataset"
+    # f/0 and f/1 are both nearest to e/0, which is nearest to one of them
+    table = together(rows(["e/0"] * 3, domain="e"), rows(["f/0"] * 3 + ["f/1"] * 3, domain="f"))
+    axis = np.eye(16)
     centre_CD = unit(np.stack([axis[0], axis[0] + 0.1 * axis[1], axis[0] + 0.2 * axis[2]]))
     found = suggest_merges(table, 0.5, embedder(table, np.repeat(centre_CD, 3, axis=0)))
     assert found[["label", "into"]].to_numpy().tolist() == [["f/0", "e/0"]]

@@ -1,4 +1,4 @@
-"""Runs of curate.py: which rows a config leaves, and what the summary says of them."""
+"""Runs of curate.py: which rows a config leaves, and what the summary lists of them."""
 
 from __future__ import annotations
 
@@ -52,27 +52,19 @@ def test_workers_change_no_byte_and_the_seed_the_choice(place):
     assert summary["command"] == words
 
 
-def test_limits_of_a_source_come_before_those_of_the_mix(place):
-    draw_folder(place / "input/more", {"pen": 2, "cup": 9})
-    more = {"kind": "folder", "path": "input/more", "domain": "more"}
-    config = {"min_images": 5, "max_images": 6, "val_fraction": 0.0}
-    table, _ = run({**config, "sources": [folder(), {**more, "min_images": 2, "max_images": 8}]})
-    assert table["label"].value_counts().to_dict() == {
-        "toys/car": 6,
-        "toys/cat": 5,
-        "more/cup": 8,
-        "more/pen": 2,
-    }
-
-
-def test_held_out_folder_is_neither_filtered_nor_split(place):
+def test_limits_of_a_source_come_before_those_of_the_mix_and_a_held_out_folder_has_none(place):
     """What is unusable there is dropped all the same, and noted."""
+    draw_folder(place / "input/more", {"pen": 2, "cup": 9})
     draw_folder(place / "input/exam", {"pen": 1, "cup": 10})
     (place / "input/exam/cup/1.png").write_bytes(b"")
-    exam = {"kind": "folder", "path": "input/exam", "domain": "toys", "split": "test"}
-    table, summary = run({"sources": [folder(), exam], "min_images": 4, "max_images": 5})
-    test = table[table["split"] == "test"]
-    assert test["label"].value_counts().to_dict() == {"toys/pen": 1, "toys/cup": 9}
+    more = folder("input/more", "more", min_images=2, max_images=8)
+    exam = folder("input/exam", split="test")
+    config = {"min_images": 5, "max_images": 6, "val_fraction": 0.0}
+    table, summary = run({**config, "sources": [folder(), more, exam]})
+    sizes = table.groupby("split")["label"].value_counts()
+    train = {"toys/car": 6, "toys/cat": 5, "more/cup": 8, "more/pen": 2}
+    assert sizes["train"].to_dict() == train
+    assert sizes["test"].to_dict() == {"toys/pen": 1, "toys/cup": 9}
     assert summary["domains"]["toys"]["test"]["queries_without_positive"] == 1
     assert "toys: 1 of 10 test queries have no positive; metrics exclude them" in summary["notes"]
     assert summary["notes"][0].startswith("1 unusable files were in val or test")
@@ -80,38 +72,28 @@ def test_held_out_folder_is_neither_filtered_nor_split(place):
 
 
 def test_test_fraction_cuts_classes_before_every_other_rule(place):
-    """Mixes with other rules share one test, of whole classes, each image query and index."""
+    """Mixes with other rules share one test, of whole classes; domains that bring a test keep theirs."""
     draw_folder(place / "input/more", {f"c{n}": 2 + n for n in range(10)})
-    more = {"kind": "folder", "path": "input/more", "domain": "more"}
-    plain, summary = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.2})
-    test = plain[plain["split"] == "test"]
+    draw_folder(place / "input/exam", {"pen": 2, "cup": 9})
+    more, exam = folder("input/more", "more"), folder("input/exam", split="test")
+    sources = [folder(), exam, more]
+    plain, summary = run({"sources": sources, "test_fraction": 0.3, "val_fraction": 0.2})
+    test = plain[(plain["split"] == "test") & (plain["domain"] == "more")]
     assert test["label"].nunique() == 3 and set(test["role"]) == {"both"}
-    images = test.groupby("label").size()
-    assert all(images[f"more/c{n}"] == 2 + n for n in range(10) if f"more/c{n}" in images)
-    splits = plain.groupby("label")["split"].nunique()
-    assert (splits == 1).all(), "a class is in two splits"
+    assert all(size == 2 + int(label[-1]) for label, size in test["label"].value_counts().items())
+    assert (plain.groupby("label")["split"].nunique() == 1).all(), "a class is in two splits"
+    tested = plain.loc[plain["split"] == "test", "label"]
+    assert {*tested} - {*test["label"]} == {"toys/pen", "toys/cup"}
     assert summary["domains"]["more"]["val"]["classes"] == 1  # a fifth of the seven that remain
-    assert summary["domains"]["more"]["test"]["queries_without_positive"] == 0
     rules = {"min_images": 6, "max_images": 7, "clean": {"cap": "first", "near": None}}
     other, _ = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.0, **rules})
     assert set(other.loc[other["split"] == "test", "image_path"]) == set(test["image_path"])
     merge = {"near": None, "merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
-    merged, _ = run({"sources": [more], "test_fraction": 0.5, "clean": merge})
+    config = {"sources": [more], "test_fraction": 0.5, "seed": 1, "clean": merge}
+    merged, _ = run(config)
     assert "more/c2" not in set(merged["label"])
     assert (merged.groupby("label")["split"].nunique() == 1).all(), "merged classes move together"
-    another, _ = run({"sources": [more], "test_fraction": 0.3, "seed": 1})
-    assert set(another.loc[another["split"] == "test", "label"]) != set(test["label"])
-
-
-def test_test_fraction_leaves_domains_that_bring_a_test_split(place):
-    draw_folder(place / "input/exam", {"pen": 2, "cup": 9})
-    exam = {"kind": "folder", "path": "input/exam", "domain": "toys", "split": "test"}
-    draw_folder(place / "input/more", {"red": 3, "blue": 3})
-    more = {"kind": "folder", "path": "input/more", "domain": "more"}
-    table, _ = run({"sources": [folder(), exam, more], "test_fraction": 0.5})
-    tested = table.loc[table["split"] == "test", "label"].unique()
-    assert set(tested) - {"more/red", "more/blue"} == {"toys/pen", "toys/cup"}
-    assert len(tested) == 3
+    assert set(merged.loc[merged["split"] == "test", "label"]) != set(test["label"])
 
 
 def test_without_verify_no_image_is_opened_and_paths_start_from_the_root(place, capsys):

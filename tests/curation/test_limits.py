@@ -1,22 +1,19 @@
-"""Limits on the difference of copies come from each domain's images and look-alikes."""
+"""How pairs become links: features filter them, and limits come from each domain's images and look-alikes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
+from tables import ALIKE
 
-from guie.config.data import NearConfig
-from guie.curation.duplicates.limits import (
-    ALIKE,
-    APART,
-    CROSS,
-    UNLIKE,
-    Grade,
-    fit_tail,
-    graded,
-    limits,
-)
+from guie.config.data import CleaningConfig, NearConfig
+from guie.curation.duplicates import limits as kinds
+from guie.curation.duplicates.limits import APART, CROSS, UNLIKE, Grade, fit_tail, graded, limits
+from guie.curation.duplicates.links import find_links
+from guie.rows.hashes import Hashes
 
 
 def thinning(count: int, exponent: float, seed: int = 0) -> np.ndarray:
@@ -34,15 +31,11 @@ def test_a_tail_predicts_the_look_alikes_below_its_window(count, exponent):
     assert np.median(found) < 5 * true + 1
 
 
-def test_copies_do_not_count_among_the_look_alikes_however_many():
+def test_copies_do_not_count_among_the_look_alikes_and_few_of_these_suffice():
     look_alikes = thinning(500, 4.0)
     look_alikes = look_alikes[look_alikes > 0.6]
     copies = np.random.default_rng(1).uniform(0, 0.5, 5000)
-    alone, together = (fit_tail(d, 0.6) for d in (look_alikes, np.r_[look_alikes, copies]))
-    assert alone == together
-
-
-def test_too_few_or_flat_look_alikes_have_a_tail():
+    assert fit_tail(look_alikes, 0.6) == fit_tail(np.r_[look_alikes, copies], 0.6)
     tail = fit_tail(np.array([0.1, 1.5]), 0.5, pooled=5.0)
     assert tail.exponent == 5.0 and tail.total > 1
     assert fit_tail(np.empty(0), 0.5).below(0.5) > 0
@@ -61,7 +54,7 @@ def test_limits_keep_the_expected_share_of_false_finds():
         [
             pairs_of("dense", thinning(20_000, 2.0)),
             pairs_of("sparse", np.array([0.1, 0.2, 1.9])),
-            pairs_of("sparse", np.array([0.3]), ALIKE),
+            pairs_of("sparse", np.array([0.3]), kinds.ALIKE),
             pairs_of(CROSS, np.array([1.2, 1.4])),
         ]
     )
@@ -73,7 +66,6 @@ def test_limits_keep_the_expected_share_of_false_finds():
     assert dense["recall_sure"] == np.mean(altered["dense"] <= dense["sure_limit"]) < 0.5
     assert dense["recall_copies"] == np.mean(altered["dense"] <= dense["copy_limit"])
     assert sparse[["compared", "sure", "copies", "near"]].tolist() == [3, 2, 2, 2]
-    assert sparse["recall_sure"] == 1
     assert found.loc[(CROSS, UNLIKE), "images"] == 2000
     assert dense["reach"] == pytest.approx(1.5 * 0.396)
     kept = graded(pairs, found.reset_index())
@@ -81,12 +73,8 @@ def test_limits_keep_the_expected_share_of_false_finds():
     of_dense = kept[kept["domain"] == "dense"].groupby("grade")["difference"].max()
     assert of_dense[Grade.SURE] <= dense["sure_limit"] < of_dense[Grade.COPY]
     assert of_dense[Grade.COPY] <= dense["copy_limit"] < of_dense[Grade.NEAR]
-
-
-def test_no_pair_needs_no_limit():
-    pairs = pairs_of("d", np.empty(0))
-    found = limits(pairs, pd.Series({"d": 3}), {}, NearConfig())
-    assert found.empty and graded(pairs, found).empty
+    none = pairs_of("d", np.empty(0))
+    assert graded(none, limits(none, pd.Series({"d": 3}), {}, config)).empty
 
 
 @pytest.mark.parametrize(("difference", "reach"), [(0.0, 0.5), (7.0, 1.0)])
@@ -94,3 +82,58 @@ def test_the_reach_of_copies_is_bounded_both_ways(difference: float, reach: floa
     altered = {"d": np.full(9, difference)}
     found = limits(pairs_of("d", np.array([0.4])), pd.Series({"d": 3}), altered, NearConfig())
     assert found["reach"].tolist() == [reach]
+
+
+def near_table(similarity: float, of_copies: float = 1.0) -> tuple[pd.DataFrame, Callable]:
+    """Three pictures, and their features: a and b have near hashes, a and c the same features."""
+    table = pd.DataFrame({"image_path": ["a", "b", "c"], "pixels": ["1", "2", "3"]})
+    table = table.assign(label="x", split="train", domain="d", **dict.fromkeys(Hashes._fields, ""))
+    table["whole"] = ["0" * 16, "0" * 15 + "3", "f" * 16]
+    angle = {"a": 0.0, "b": np.arccos(similarity), "c": 0.0}
+
+    def embed(paths, view):
+        turned = np.arccos(of_copies) if view == "altered" else 0.0
+        return np.array([[np.cos(angle[p] + turned), np.sin(angle[p] + turned)] for p in paths])
+
+    return table, embed
+
+
+@pytest.mark.parametrize(
+    ("least", "similarity", "of_copies", "linked"),
+    [
+        *((0.9, 0.95, 1, True), (0.9, 0.85, 1, False)),
+        # Without a threshold, the minimum is twice as far from 1 as the cosine of copies
+        *((None, 0.94, 0.8, True), (None, 0.94, 0.96, True), (None, 0.94, 0.99, False)),
+    ],
+)
+def test_near_hashes_need_near_features_too(least, similarity, of_copies, linked):
+    table, embed = near_table(similarity, of_copies)
+    near = find_links(table, NearConfig(similarity_min=least), embed, ALIKE).near
+    assert len(near) == 2 * linked, "c has the features of a, and another hash"
+    if linked:
+        assert near[["picture", "other", "distance"]].to_numpy().tolist() == [[0, 1, 2], [1, 0, 2]]
+        assert near["similarity"].tolist() == pytest.approx([similarity] * 2, abs=1e-3)
+        assert near["grade"].tolist() == [Grade.SURE] * 2 and not near["confirmed"].any()
+
+
+@pytest.mark.parametrize(("label", "kind"), [("x|y", "in common"), ("y", "none in common")])
+def test_pairs_with_a_common_label_have_limits_of_their_own(label, kind):
+    table, embed = near_table(0.95)
+    table["label"] = ["x|z", label, "w"]
+    embedded: list[str] = []
+
+    def recorded(paths, view):
+        embedded.extend(paths)
+        return embed(paths, view)
+
+    links = find_links(table, NearConfig(similarity_min=0.9), recorded, ALIKE)
+    assert links.limits["labels"].tolist() == [kind]
+    assert embedded == ["a", "b"], "only images with near hashes need features"
+    pixels = find_links(pd.concat([table, table.tail(1)]), None, recorded, ALIKE)
+    assert pixels.near.empty and pixels.pictures.to_dict() == {"a": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize("block", [{"cap": "diverse"}, {"suggest_merges": 0.9}])
+def test_features_without_a_model_are_refused(block):
+    with pytest.raises(ValueError, match="needs (model|features; set model)"):
+        CleaningConfig.model_validate(block)

@@ -117,21 +117,6 @@ def test_a_stopped_run_has_written_its_last_whole_block(tmp_path, monkeypatch) -
     assert store.missing(STATES).tolist() == [3, 4, 5]
 
 
-@pytest.mark.parametrize("full_at", [0, 1])
-def test_a_block_that_cannot_be_written_ends_it(full_at: int, tmp_path, monkeypatch) -> None:
-    tried = []
-
-    def full() -> None:
-        tried.append(1)
-        if len(tried) > full_at:
-            raise UserError("disk full")
-
-    slowly(monkeypatch, full)
-    with pytest.raises(UserError, match="disk full"):
-        fill(Store(tmp_path, {}, np.float32), STATES, InTwo(lambda: None))
-    assert len(tried) == full_at + 1
-
-
 @pytest.mark.parametrize("full_at", [0, 4])
 def test_an_embedding_that_cannot_be_written_ends_at_the_next_batch(
     full_at: int, tmp_path, monkeypatch

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from PIL import Image
 import embed
 from guie.base.errors import UserError
 from guie.rows import launching
-from guie.rows.checks import VERIFY, Checks
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -133,23 +131,6 @@ def test_a_driver_that_is_killed_goes_on_when_started_again(tmp_path: Path) -> N
     assert done < blocks == 50  # none was computed under another name
 
 
-def test_images_are_checked_as_in_one_process(
-    cluster, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = pd.read_csv(toy_manifest)["image_path"].tolist()[:50]
-    shutil.copytree(toy_manifest.parent, tmp_path / "set")
-    (tmp_path / "set" / paths[7]).write_bytes(b"no image")
-    found = []
-    for engine in ("ray", "local"):
-        monkeypatch.setenv("GUIE_ENGINE", engine)
-        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / engine))
-        checks = Checks(VERIFY, tmp_path / "set", paths)
-        checks.fill(1, "set")
-        found.append(checks.table())
-    pd.testing.assert_frame_equal(*found)
-    assert "not a readable image" in found[0]["reason"].iloc[7]
-
-
 def test_embeddings_have_the_bits_of_one_process(
     cluster, toy_manifest: Path, tmp_path: Path, capsys
 ) -> None:
@@ -176,28 +157,6 @@ def test_embeddings_have_the_bits_of_one_process(
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
     assert "images differently (16 bits 1)" in capsys.readouterr().err
-
-
-class Holder:
-    """Takes all cores of the cluster."""
-
-    def ready(self) -> None: ...
-
-
-def test_what_a_full_cluster_waits_for_is_said(
-    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    monkeypatch.setattr(launching, "START_S", 1)
-    holder = ray.remote(num_cpus=2)(Holder).remote()
-    ray.get(holder.ready.remote())
-    leave = threading.Timer(5, ray.kill, [holder])
-    leave.start()
-    store = Store(tmp_path / "rows", {})
-    fill(store, keys(NAMES), OnCores(lengths, NAMES, COLUMNS, 1))
-    leave.join()
-    assert not len(store.missing(keys(NAMES)))
-    said = capsys.readouterr().err
-    assert "no worker started in 1 s" in said and "free are 0 of 2 cores; waiting" in said
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from guie.config.data import OutlierConfig
 from guie.curation.classes import train_members
-from guie.curation.duplicates.findings import findings
 from guie.curation.features import Embed, unit
+from guie.curation.findings import findings
 from guie.data.manifest.reading import class_sizes
 from guie.evaluation.knn import search_threads
 from guie.rows.store import Rows
@@ -91,11 +91,7 @@ def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.nd
     own_N = np.einsum("nd,nd->n", unit(sums_CD[codes_N] - features_ND), features_ND)
     labels_of_row = members.groupby("row")["label"].transform("size").max()
     count = min(int(labels_of_row) + 1, len(names))
-    centroid_CD = unit(sums_CD).astype(np.float32)
-    with search_threads():
-        cosine_NK, class_NK = faiss.knn(
-            features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
-        )
+    cosine_NK, class_NK = _nearest(features_ND, unit(sums_CD).astype(np.float32), count)
     rows_N = pd.factorize(members["row"])[0]
     own = np.unique(rows_N * len(names) + codes_N)  # every class of the image
     cosine_NK[np.isin(rows_N[:, None] * len(names) + class_NK, own)] = -np.inf
@@ -108,9 +104,7 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     Similarity is the cosine of class centroids. The dataset is the column `dataset`, or else the
     domain. The suggestion merges the smaller class into the larger one; nothing is merged here.
 
-    Returns:
-        Label, dataset, number of images and an example of both classes, and their similarity, the most
-        similar pair first.
+    Returns columns MERGES, the most similar pair first.
     """
     members = train_members(table)
     dataset = table["dataset"] if "dataset" in table else table["domain"]
@@ -124,7 +118,13 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     )
     features = embed(members["image_path"].to_numpy(), "whole")
     centroid_CD = unit(class_sums(codes, len(names), features)).astype(np.float32)
-    nearest, cosine = _nearest_elsewhere(centroid_CD, classes["dataset"].to_numpy(object))
+    dataset_C = classes["dataset"].to_numpy(object)
+    nearest, cosine = np.full(len(names), -1), np.full(len(names), -1.0, np.float32)
+    for name in np.unique(dataset_C):
+        own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
+        if len(elsewhere):
+            similar, place = _nearest(centroid_CD[own], centroid_CD[elsewhere], 1)
+            nearest[own], cosine[own] = elsewhere[place[:, 0]], similar[:, 0]
     classes = classes.assign(nearest=nearest, similarity=cosine, place=np.arange(len(names)))
     linked = classes[(classes["nearest"] >= 0) & (classes["similarity"] >= similarity_min)]
     others = classes.drop(columns="similarity").rename(columns={"image_path": "path"})
@@ -137,18 +137,9 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     return pairs.sort_values(["similarity", "label"], ascending=[False, True], ignore_index=True)
 
 
-def _nearest_elsewhere(
-    centroid_CD: np.ndarray, dataset_C: np.ndarray
+def _nearest(
+    queries_ND: np.ndarray, index_MD: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each class, return the nearest class of another dataset (-1: none) and the cosine."""
-    nearest = np.full(len(dataset_C), -1)
-    cosine = np.full(len(dataset_C), -1.0, np.float32)
-    for name in np.unique(dataset_C):
-        own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
-        if len(elsewhere):
-            with search_threads():
-                found, place = faiss.knn(
-                    centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
-                )
-            nearest[own], cosine[own] = elsewhere[place[:, 0]], found[:, 0]
-    return nearest, cosine
+    """Return cosines and rows of the nearest, (N, count) each."""
+    with search_threads():
+        return faiss.knn(queries_ND, index_MD, count, metric=faiss.METRIC_INNER_PRODUCT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -35,44 +36,37 @@ def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
     return _without(table.assign(label=labels), members, lost.index)
 
 
-def cap_random(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
-    """Keep a random `max_images` of each train class that has more.
+def cap(
+    table: pd.DataFrame,
+    max_images: int,
+    choice: Literal["random", "first", "diverse"] = "random",
+    *,
+    seed: int = 0,
+    embed: Embed | None = None,
+) -> pd.DataFrame:
+    """Keep `max_images` of each train class that has more.
 
-    The choice depends only on the seed, the label and the image paths of the class. An image with
-    several labels stays if one of its classes keeps it, so other classes may exceed the cap.
+    An image with several labels stays if one of its classes keeps it, so other classes may exceed the cap.
+
+    Args:
+        choice: `random` depends only on the seed, the label and the image paths of the class; `first` is by
+            path; `diverse` takes the images that cover the class best in feature space.
+        embed: for `diverse`.
     """
-    members, large = _capped(table, max_images)
-    draws = seeded_draws(seed, large["label"] + "/" + large["image_path"])
-    ranked = large.assign(draw=draws).sort_values("draw")
-    surplus = ranked.index[ranked.groupby("label").cumcount() >= max_images]
-    return _without(table, members, surplus)
-
-
-def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
-    """Keep the first `max_images`, by path, of each train class that has more."""
-    members, large = _capped(table, max_images)
-    surplus = large.index[large.groupby("label").cumcount() >= max_images]
-    return _without(table, members, surplus)
-
-
-def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
-    """Keep the `max_images` of each larger train class that cover it best in feature space.
-
-    An image with several labels stays if one of its classes keeps it.
-    """
-    members, large = _capped(table, max_images)
-    chosen: list[int] = []
-    for _, images in large.groupby("label"):
-        features_ND = np.asarray(embed(images["image_path"].to_numpy(), "whole"), np.float32)
-        chosen += images.index[farthest_points(features_ND, max_images)].tolist()
-    return _without(table, members, large.index.drop(chosen))
-
-
-def _capped(table: pd.DataFrame, max_images: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return all `train_members`, and those of the classes that are too large, by label and path."""
     members = train_members(table)
-    large = members[class_sizes(members) > max_images]
-    return members, large.sort_values(["label", "image_path"])
+    large = members[class_sizes(members) > max_images].sort_values(["label", "image_path"])
+    if choice == "random":
+        draws = seeded_draws(seed, large["label"] + "/" + large["image_path"])
+        large = large.assign(draw=draws).sort_values("draw")
+    surplus = large.index[large.groupby("label").cumcount() >= max_images]
+    if choice == "diverse":
+        assert embed is not None
+        chosen: list[int] = []
+        for _, images in large.groupby("label"):
+            features_ND = np.asarray(embed(images["image_path"].to_numpy(), "whole"), np.float32)
+            chosen += images.index[farthest_points(features_ND, max_images)].tolist()
+        surplus = large.index.drop(chosen)
+    return _without(table, members, surplus)
 
 
 def _without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.Index) -> pd.DataFrame:

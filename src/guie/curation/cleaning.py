@@ -12,7 +12,6 @@ from guie.config.data import CleaningConfig
 from guie.curation.centroids import find_outliers, suggest_merges
 from guie.curation.classes import apply_merges
 from guie.curation.duplicates.comparing import Pixels
-from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.limits import ALIKE
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (
@@ -22,19 +21,12 @@ from guie.curation.duplicates.rules import (
     find_placeholders,
 )
 from guie.curation.features import Embed, Job
+from guie.curation.findings import Verdicts, dropped, findings, stops, too_many
 from guie.curation.summary import CurationReport
 from guie.data.manifest.reading import class_names
 
 NAMED = 10  # classes and placeholders; the rest are counted
 FEW = 0.5  # of altered copies below a limit: with fewer, the limit is named
-
-
-class Evidence(NamedTuple):
-    """The measurements that cleaning needs, by image path."""
-
-    embed: Embed
-    differences: Pixels
-    verdicts: Verdicts | None = None
 
 
 class Cleaned(NamedTuple):
@@ -50,22 +42,23 @@ class Cleaned(NamedTuple):
 def clean(
     table: pd.DataFrame,
     config: CleaningConfig,
-    evidence: Evidence,
+    embed: Embed,
+    differences: Pixels,
+    verdicts: Verdicts | None = None,
     after: Callable[[str, pd.DataFrame], None] = lambda rule, table: None,
 ) -> Cleaned:
     """Merge classes; drop placeholders, leaks, conflicts, duplicates and outliers from train.
 
-    Each rule sees the rows that the earlier rules left. Findings raise nothing here:
-    `findings.refuse` raises once they are written to disk.
+    Each rule sees the rows that the earlier rules left. Findings raise nothing here.
 
     Args:
         table: rows of all sources with the columns of `FINGERPRINTS`, indexed from 0.
         config: the `clean` block.
+        embed, differences, verdicts: see `find_links`.
         after: called with the name of each rule and the rows that it left.
     """
     table = apply_merges(table, config.merge)
-    embed = evidence.embed
-    links = find_links(table, config.near, embed, evidence.differences, evidence.verdicts)
+    links = find_links(table, config.near, embed, differences, verdicts)
     policies = {"exact": config.exact, "near": config.near.action if config.near else "report"}
     rules: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
         "placeholders": lambda rows: find_placeholders(rows, links, config.labels_max),
@@ -79,13 +72,12 @@ def clean(
     for name, rule in rules.items():
         found = findings([rule(table)])
         tables.append(found)
-        trained, goes = table["split"] == "train", _goes(table, found)
-        if lines := too_many(found, table[trained], table[goes], config.share_max):
+        before = class_names(table.loc[table["split"] == "train", "label"])
+        table, lines = _without(table, found, config.share_max)
+        if lines:
             excess[name] = lines
-        kept = class_names(table.loc[trained & ~goes, "label"])
-        if lost := class_names(table.loc[goes, "label"]) - kept:
+        if lost := before - class_names(table.loc[table["split"] == "train", "label"]):
             emptied[name] = sorted(lost)
-        table = table[~goes].reset_index(drop=True)
         after(name, table)
     return Cleaned(table, findings(tables), links, excess, emptied)
 
@@ -100,8 +92,8 @@ def clean_rows(
     """
     config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
-    evidence = Evidence(embed, Pixels(config.image_root, job.workers, table), verdicts)
-    cleaned = clean(table, cleaning, evidence, report.after)
+    differences = Pixels(config.image_root, job.workers, table)
+    cleaned = clean(table, cleaning, embed, differences, verdicts, report.after)
     report.findings, report.limits = cleaned.findings, cleaned.links.limits
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
     report.notes += _notes(cleaned, verdicts, table["image_path"])
@@ -117,15 +109,19 @@ def drop_late_leaks(
     """Drop from train, or refuse, copies that the validation split put on both sides."""
     leaks = find_leaks(table, links, cleaning.leaks)
     report.findings = findings([report.findings, leaks])
-    goes = _goes(table, leaks)
-    lines = too_many(leaks, table[table["split"] == "train"], table[goes], cleaning.share_max)
+    kept, lines = _without(table, leaks, cleaning.share_max)
     _refuse(table, report, {"leaks into val": lines} if lines else {}, cleaning.share_max)
-    return table[~goes].reset_index(drop=True)
+    return kept
 
 
-def _goes(table: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
-    """Return a mask of the training rows that the findings drop."""
-    return (table["split"] == "train") & table["image_path"].isin(dropped(found))
+def _without(
+    table: pd.DataFrame, found: pd.DataFrame, share_max: float
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows that the findings of a rule leave, and the domains that lose too many."""
+    trained = table["split"] == "train"
+    goes = trained & table["image_path"].isin(dropped(found))
+    lines = too_many(found, table[trained], table[goes], share_max)
+    return table[~goes].reset_index(drop=True), lines
 
 
 def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[str]:
@@ -174,15 +170,14 @@ def _refuse(
     table: pd.DataFrame, report: CurationReport, excess: dict[str, list[str]], share_max: float
 ) -> None:
     """Raise UserError for findings that stop, or too many of them, once a page shows them."""
-    try:
-        refuse(report.findings)
-        if excess:
-            details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
-            raise UserError(
-                f"cleaning would drop more than clean.share_max ({share_max:.0%}); check the findings,"
-                f" then edit {report.config.beside('.verdicts.csv')} or raise share_max:\n{details}"
-            )
-    except UserError as error:
+    fault = stops(report.findings)
+    if excess and not fault:
+        details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
+        fault = (
+            f"cleaning would drop more than clean.share_max ({share_max:.0%}); check the findings,"
+            f" then edit {report.config.beside('.verdicts.csv')} or raise share_max:\n{details}"
+        )
+    if fault:
         report.write_list("findings", report.findings)
-        report.write_report(table)
-        raise UserError(f"{error}\nall findings, with images: {report.page}") from None
+        report.write_page(table)
+        raise UserError(f"{fault}\nall findings, with images: {report.page}")

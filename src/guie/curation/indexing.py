@@ -251,13 +251,12 @@ def _members(tar: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], di
             else:
                 content.seek(0)
                 data = content.read()
-                images[name] = {
-                    "shard": tar.name,
-                    "offset": entry.offset_data,
-                    "size": entry.size,
-                    "content": content_hash(data),
-                    "reason": _why_not(data),
-                }
+                place = {"shard": tar.name, "offset": entry.offset_data, "size": entry.size}
+                images[name] = {**place, "content": content_hash(data), "reason": ""}
+                try:
+                    check_bytes(data, "the image")
+                except UserError as error:
+                    images[name]["reason"] = str(error).removeprefix("the image: ")
         refuse_cut_short(file)
     return images, sidecars, skipped
 
@@ -272,14 +271,6 @@ def _sidecars_of(image: str, sidecars: Mapping[str, bytes]) -> dict[str, str]:
                 found.setdefault(suffix, name)
         stem = stem.rpartition(".")[0]
     return found
-
-
-def _why_not(data: bytes) -> str:
-    try:
-        check_bytes(data, "the image")
-    except UserError as error:
-        return str(error).removeprefix("the image: ")
-    return ""
 
 
 def _about(tar: Path, own: Mapping[str, str], sidecars: Mapping[str, bytes]) -> dict[str, Any]:

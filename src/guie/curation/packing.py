@@ -47,9 +47,8 @@ SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as J
 class Plan(NamedTuple):
     """Which image is in which shard."""
 
-    rows: (
-        pd.DataFrame
-    )  # of the manifest, with `image`, the number of its image; one may have two rows
+    # Of the manifest, with `image`, the number of its image; one may have two rows
+    rows: pd.DataFrame
     images: pd.DataFrame  # image, image_path, bytes, shard (a file name), in the order of packing
     digest: str
 
@@ -250,14 +249,10 @@ def _bytes_of(path: str) -> bytes:
 
 def _write_index(index: Path, plan: Plan, places: pd.DataFrame) -> None:
     """Write the index: the manifest's rows with the place of each image."""
-    named = places.drop_duplicates("shard_name")
-    facts = zip(
-        named["shard_name"], named["shard_size"].tolist(), named["shard_sha256"], strict=True
-    )
-    shards = [Shard(name, size, sha256) for name, size, sha256 in facts]
-    found = (
-        places.set_index("image").loc[plan.rows["image"]].rename(columns={"shard_name": "shard"})
-    )
+    facts = places[["shard_name", "shard_size", "shard_sha256"]].drop_duplicates("shard_name")
+    shards = [Shard(row[0], int(row[1]), row[2]) for row in facts.itertuples(index=False)]
+    places = places.set_index("image").rename(columns={"shard_name": "shard"})
+    found = places.loc[plan.rows["image"]]
     table = plan.rows.drop(columns="image").assign(
         **{name: found[name].to_numpy() for name in PLACE}, decoded=VERSION
     )

@@ -20,9 +20,9 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
-from guie.curation.classes import cap_diverse, cap_first, cap_random, drop_rare
-from guie.curation.duplicates.findings import COLUMNS as FINDINGS
+from guie.curation.classes import cap, drop_rare
 from guie.curation.features import Embed, Job
+from guie.curation.findings import COLUMNS as FINDINGS
 from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked
@@ -46,10 +46,9 @@ def refuse_inputs(config: MixConfig) -> None:
     Raises UserError for a missing source, model or file, and for a source outside the mix's root. An archive
     and an index of shards have roots that reading them finds.
     """
-    for source in config.sources:
-        # A toy set is drawn. An archive may be gone once it is unpacked.
-        if not isinstance(source, ToySource) and not str(source.path).endswith(SUFFIXES):
-            refuse_missing([source.path])
+    # A toy set is drawn. An archive may be gone once it is unpacked.
+    read = [source.path for source in config.sources if not isinstance(source, ToySource)]
+    refuse_missing(path for path in read if not str(path).endswith(SUFFIXES))
     if config.pseudo_labels and config.pseudo_labels.calibration:
         refuse_missing([config.pseudo_labels.calibration.manifest])
     if config.clean and config.clean.model:
@@ -107,10 +106,12 @@ def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     for number, source in enumerate(config.sources):
         read, skipped = read_one(source, config.seed, job.workers)
         prefix = prefix_of(read.root, config.image_root)
-        table, dropped = read.table, list[dict[str, str]]()
+        table = read.table
         if config.verify:
             table, dropped = _verified(read, str(source.path), prefix, job)
-        report.add_source(source, skipped, dropped)
+            report.dropped_files += dropped
+        counts = dict(sorted(skipped.items()))
+        report.sources.append({"kind": source.kind, "path": source.path, "skipped": counts})
         report.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
@@ -300,14 +301,7 @@ def cap_classes(table: pd.DataFrame, config: MixConfig, embed: Embed | None) -> 
     for number, source in enumerate(config.sources):
         rows = table[table["source"] == number].reset_index(drop=True)
         _, most = config.limits(source)
-        if most is not None and choice == "first":
-            rows = cap_first(rows, most)
-        elif most is not None and choice == "diverse":
-            assert embed is not None  # a config that cleans has one
-            rows = cap_diverse(rows, most, embed)
-        elif most is not None:
-            rows = cap_random(rows, most, config.seed)
-        tables.append(rows)
+        tables.append(cap(rows, most, choice, seed=config.seed, embed=embed) if most else rows)
     return pd.concat(tables, ignore_index=True)
 
 

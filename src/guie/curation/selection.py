@@ -17,7 +17,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_json, write_text
 from guie.config.data import SelectionConfig, SelectionRule
-from guie.curation.classes import cap_random
+from guie.curation.classes import cap
 from guie.curation.evaluators import FullTraining, Proxy, Score
 from guie.curation.features import Job
 from guie.data.manifest import Sidecar
@@ -83,7 +83,8 @@ def select_rows(
     candidates = candidates_of(table, selection.by, selection.caps)
     steps = search(candidates, known, rule, config.beside(".selection.json"))
     job.report.gains = gains(steps)
-    print(render(steps))
+    table_of_steps = job.report.gains.drop(columns="mix")
+    print(table_of_steps.to_string(index=False, na_rep="-", float_format="{:.4f}".format))
     chosen = mix_rows(table, steps[-1].mix, selection.by, config.seed)
     return pd.concat([chosen, table[table["split"] != "train"]], ignore_index=True)
 
@@ -98,12 +99,12 @@ def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> l
     """
     train = table[table["split"] == "train"]
     largest = train.groupby([by, "label"]).size().groupby(level=0).max()
-    candidates = {
-        Candidate(source, cap if cap and cap < images else 0)
+    found = {
+        Candidate(source, most if most and most < images else 0)
         for source, images in largest.items()
-        for cap in caps
+        for most in caps
     }
-    return sorted(candidates)
+    return sorted(found)
 
 
 def mix_name(mix: Iterable[Candidate]) -> str:
@@ -114,9 +115,10 @@ def mix_name(mix: Iterable[Candidate]) -> str:
 def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
     """Return the train rows of a mix, indexed from 0. Caps choose images by `seed`."""
     found = []
-    for source, cap in sorted(mix):
-        rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
-        found.append(cap_random(rows, cap, seed) if cap else rows)
+    for one in sorted(mix):
+        own = (table["split"] == "train") & (table[by] == one.source)
+        rows = table[own].reset_index(drop=True)
+        found.append(cap(rows, one.cap, seed=seed) if one.cap else rows)
     return pd.concat(found, ignore_index=True)
 
 
@@ -138,12 +140,6 @@ def gains(steps: Sequence[Step]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS).astype(
         {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
     )
-
-
-def render(steps: Sequence[Step]) -> str:
-    """Format the table of steps for the terminal."""
-    table = gains(steps).drop(columns="mix")
-    return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
 
 
 class BudgetSpent(Exception):
@@ -250,7 +246,10 @@ def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule)
     for direction in rule.directions:
         accepted = True
         while accepted:
-            moves = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            if direction == "forward":
+                moves = _additions(mix, candidates)
+            else:
+                moves = {mix - {one}: f"-{one}" for one in sorted(mix) if len(mix) > 1}
             moves = {new: change for new, change in moves.items() if new not in visited}
             if not moves:
                 break
@@ -269,10 +268,6 @@ def _additions(mix: Mix, candidates: Sequence[Candidate]) -> dict[Mix, str]:
         old = present.get(candidate.source)
         moves[mix - {old} | {candidate}] = f"{old} -> {candidate}" if old else f"+{candidate}"
     return moves
-
-
-def _removals(mix: Mix) -> dict[Mix, str]:
-    return {mix - {one}: f"-{one}" for one in sorted(mix) if len(mix) > 1}
 
 
 def _step(
@@ -347,6 +342,7 @@ def search(
         write_json(out, report)
 
     stopped = "no gain"
+    none = "there is one source only, and backward can remove none; add sources, or leave selection out"
     try:
         for step in select(candidates, evaluations.scores, rule):
             steps.append(step)
@@ -356,19 +352,11 @@ def search(
             write("not yet")
     except BudgetSpent:
         stopped = "budget"
-        if not steps:
-            # A backward step compares each removal with the whole mix.
-            whole = rule.directions[0] == "backward"
-            mixes = len({one.source for one in candidates}) + 1 if whole else len(candidates)
-            needed = mixes * rule.seeds + (1 + whole) * rule.confirm_seeds
-            raise UserError(
-                "selection.rule: the budget ends within the first step; set max_evaluations to"
-                f" {needed} or more, and max_minutes to the time that these take"
-            ) from None
-    if not steps:
-        raise UserError(
-            "selection: there is one source only, and backward can remove none; add sources, or leave"
-            " selection out"
+        none = (
+            "the budget ends within the first step, which compares all candidates;"
+            " raise max_evaluations or max_minutes of selection.rule"
         )
+    if not steps:
+        raise UserError(f"selection: {none}")
     write(stopped)
     return steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,6 @@ import pandas as pd
 
 from guie.base.files import replacing, write_json
 from guie.config import MixConfig
-from guie.config.data import Source
 from guie.data.manifest import queries_without_positive
 from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships
@@ -51,20 +49,14 @@ def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
 def by_domain(
     table: pd.DataFrame, lost: Mapping[str, Counts], alone: pd.Series
 ) -> dict[str, Counts]:
-    """Return {domain: {split: counts, "dropped": {rule: counts}}}, including emptied domains.
+    """Return {domain: {split: {"classes": n, "images": m}, "dropped": {rule: counts}}}.
 
-    `lost` is what `losses` returns. `alone` states for every query of `table`, by index,
-    whether it has no positive.
+    Val and test have more counts. Emptied domains are included.
+
+    Args:
+        lost: what `losses` returns.
+        alone: for every query of `table`, by index, whether it has no positive.
     """
-    counts_of = contents(table, alone)
-    return {
-        domain: {**counts_of.get(domain, {}), "dropped": lost.get(domain, {})}
-        for domain in sorted({*counts_of, *lost})
-    }
-
-
-def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
-    """Return {domain: {split: {"classes": n, "images": m}}}, for val and test more counts."""
     classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
     counts_of: dict[str, Counts] = {}
     for (domain, split), rows in table.groupby(["domain", "split"]):
@@ -75,7 +67,10 @@ def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
             counts["index"] = int((rows["role"] != "query").sum())
             counts["queries_without_positive"] = int(alone[queries].sum())
         counts_of.setdefault(domain, {})[split] = counts
-    return counts_of
+    return {
+        domain: {**counts_of.get(domain, {}), "dropped": lost.get(domain, {})}
+        for domain in sorted({*counts_of, *lost})
+    }
 
 
 def notes(
@@ -141,7 +136,7 @@ class CurationReport:
     def __init__(self, config: MixConfig, command: str):
         self.config, self.command = config, command
         self.stages: dict[str, pd.DataFrame] = {}
-        self.sources: list[dict[str, Any]] = []
+        self.sources: list[dict[str, Any]] = []  # kind, path, and number of skipped files by reason
         self.dropped_files: list[dict[str, str]] = []
         self.companions: list[Companions] = []  # of each source, with the mix's image paths
         self.findings: pd.DataFrame | None = None  # of cleaning
@@ -151,14 +146,6 @@ class CurationReport:
         self.gains: pd.DataFrame | None = None  # gains of the selection steps
         self.page = config.beside(".html")
         self.details: dict[str, Any] = {}  # by rule: more entries of the summary
-
-    def add_source(
-        self, source: Source, skipped: Counter[str], dropped: list[dict[str, str]]
-    ) -> None:
-        """Record a source, its skipped files, and its unusable files."""
-        entry = {"kind": source.kind, "path": source.path, "skipped": dict(sorted(skipped.items()))}
-        self.sources.append(entry)
-        self.dropped_files += dropped
 
     def after(self, rule: str, table: pd.DataFrame) -> None:
         """Record the rows after a rule. A rule that dropped nothing is in the funnel too."""
@@ -210,15 +197,15 @@ class CurationReport:
         self.write_list("findings", self.findings)
         self.write_list("merges", self.merges)
         write_companions(Path(self.config.out), within(joined(self.companions), table))
-        self.write_report(table)
+        self.write_page(table, report)
         return report
 
-    def write_report(self, table: pd.DataFrame) -> None:
+    def write_page(self, table: pd.DataFrame, summary: dict[str, Any] | None = None) -> None:
         """Write the page with the results so far."""
         selection = self.config.selection
         write_report(
             self.page,
-            self.summary(table),
+            summary or self.summary(table),
             table,
             self.config.image_root,
             left=left_after(self.stages),

@@ -51,15 +51,11 @@ def read_source(
     if source.max_classes is not None:
         table = keep_classes(table, source.max_classes, source.choose_classes, seed)
         skipped["train image of a class that was not chosen"] = len(reading.table) - len(table)
-    before = len(table)
-    if source.test_max_images or source.test_near_duplicate_bits is not None:
+    before, bits = len(table), source.test_near_duplicate_bits
+    if source.test_max_images or bits is not None:
+        most = source.test_max_images
         table = thin_test(
-            table,
-            folder,
-            max_images=source.test_max_images,
-            near_duplicate_bits=source.test_near_duplicate_bits,
-            seed=seed,
-            workers=workers,
+            table, folder, max_images=most, near_duplicate_bits=bits, seed=seed, workers=workers
         )
     skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
     companions = within(reading.companions, table)
@@ -108,8 +104,7 @@ def thin_test(
     else:
         choose = partial(distinct, folder, limit, near_duplicate_bits)
         found = mapped(choose, classes, workers, chunk=4)
-        bar = tqdm(found, "near-duplicates", len(classes), unit="class", disable=None)
-        chosen = list(bar)
+        chosen = [*tqdm(found, "near-duplicates", len(classes), unit="class", disable=None)]
     kept = frozenset(chain.from_iterable(chosen))
     gone = test.index[~present(test["image_path"], kept)]
     return table.drop(index=gone).reset_index(drop=True)

@@ -173,10 +173,17 @@ def thumbnails(paths: Sequence[str], view: str, root: Path, workers: int) -> np.
         if (bad := found["reason"] != "").any():
             first = found[bad].iloc[0]
             raise UserError(f"{root / str(first.name)}: {first['reason']}")
-        rows = [np.frombuffer(pixels, np.uint8) for pixels in found[THUMBNAIL]]
+        pixels = [np.frombuffer(thumbnail, np.uint8) for thumbnail in found[THUMBNAIL]]
     else:
-        rows = [*mapped(partial(_thumbnail, root, view), paths, workers)]
-    return np.reshape([*map(_normalised, rows)], (-1, 3 * THUMBNAIL_PX**2)).astype(np.float32)
+        pixels = [*mapped(partial(_thumbnail, root, view), paths, workers)]
+    rows = []
+    for picture in pixels:
+        row = picture.astype(np.float32)
+        row -= row.mean()
+        rows.append(
+            row / max(float(np.linalg.norm(row)), 1.0)
+        )  # a plain picture resembles no other
+    return np.reshape(rows, (-1, 3 * THUMBNAIL_PX**2)).astype(np.float32)
 
 
 def thumbnail_pixels(image: Image.Image) -> np.ndarray:
@@ -186,9 +193,3 @@ def thumbnail_pixels(image: Image.Image) -> np.ndarray:
 
 def _thumbnail(root: Path, view: str, image_path: str) -> np.ndarray:
     return thumbnail_pixels(VIEWS[view](open_as_seen(root / image_path)))
-
-
-def _normalised(pixels: np.ndarray) -> np.ndarray:
-    row = pixels.astype(np.float32)
-    row -= row.mean()
-    return row / max(float(np.linalg.norm(row)), 1.0)  # a plain picture resembles no other

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import io
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 from PIL import Image
-
-from guie.data.images import open_as_seen
 
 REDUCED_PX = 128  # the shorter side is box-filtered down to between this and twice as much
 PLAIN = 24  # tolerated variation of a plain border, in grey levels
@@ -242,21 +238,10 @@ def compare(one: Working, other: Working, mirror: bool = False) -> float:
     return _differences(one, other, mirror)[0]
 
 
-def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> float:
-    """Run `compare` on two files. Raises UserError naming a file that cannot be decoded."""
-    one, other = (_opened(root, path) for path in pair)
-    return compare(one, other, mirror)
-
-
 def difference_picture(one: Working, other: Working, mirror: bool) -> np.ndarray | None:
     """Return the difference, amplified 4 times around mid grey, (H, W, 3) uint8; None: no overlap."""
     rest_HWC = _differences(one, other, mirror)[1]
     return None if rest_HWC is None else (128 + 4 * rest_HWC).clip(0, 255).astype(np.uint8)
-
-
-@lru_cache(maxsize=256)  # a few dozen MB per process; pairs are sorted
-def _opened(root: Path, image_path: str) -> Working:
-    return working(open_as_seen(root / image_path))
 
 
 def _differences(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -208,19 +208,11 @@ def _inputs(
         yield tuple(torch.cat(column) for column in zip(*made, strict=True))
 
 
-class Embedding(Embeds, Protocol):
-    """An embedder whose embeddings can be cached, identified by its weights."""
-
-    cache_key: str
-
-    def state_dict(self) -> Mapping[str, Tensor]: ...
-
-
 class Model(Protocol):
     """What computes and identifies features: a `LoadedModel`, or the backbone of a stage."""
 
     @property
-    def embedder(self) -> Embedding: ...
+    def embedder(self) -> Any: ...  # `Embeds` with a cache_key and a state_dict
 
     @property
     def preprocess(self) -> AnyPreprocess: ...

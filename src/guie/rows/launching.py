@@ -1,7 +1,7 @@
 """Compute the missing rows of a store on a Ray cluster: its actors open a model once, and Ray retries.
 
 Only the driver lists the images and asks the store what is missing. It hands out the blocks that a single
-job would compute, so the rows have the same bits, and a driver that is started again goes on.
+job would compute, so the rows have the same bits, and a driver that is started again resumes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from guie.base.network import ANSWER_S, answered
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
 
-START_S = 30  # after which a cluster without room for an actor is reported
+START_S = 30  # after which a cluster that starts no actor is reported
 
 # Computes and writes the rows of some positions among items, and returns what `Remote.done` takes.
 ComputeItems = Callable[[Sequence[Any], np.ndarray, Writer], Any]
@@ -108,7 +108,9 @@ def fill_with_ray(
     try:
         started, _ = ray.wait([one.started.remote() for one in actors], timeout=START_S)
         if not started:
-            print(waiting(cluster, ray.available_resources(), gpus > 0), file=sys.stderr)
+            needs = "a core and a GPU" if gpus else "a core"
+            line = f"Ray: no worker started in {START_S} s, and each needs {needs}; waiting for other jobs"
+            print(f"{line} to end (`ray status` lists what is free)", file=sys.stderr)
         with tqdm(total=total, desc=f"{title} ({count} actors)", unit="img", disable=None) as bar:
             for done in ray.util.ActorPool(actors).map_unordered(submit, blocks):
                 if isinstance(done, str):
@@ -118,7 +120,7 @@ def fill_with_ray(
                 bar.update(len(positions))
     except ray.exceptions.RayError as error:
         line = str(error).strip().splitlines()[-1]
-        raise UserError(f"Ray: {line}; computed rows stay, and the same command goes on") from None
+        raise UserError(f"Ray: {line}; computed rows stay; run the same command again") from None
     finally:
         for worker in actors:  # else they keep their cores until all references to them are gone
             with suppress(ray.exceptions.RayError):
@@ -142,19 +144,6 @@ def connect(ray: Any) -> None:
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         line = str(error).strip().splitlines()[0]
         raise UserError(f"Ray does not start: {line}; check RAY_ADDRESS") from None
-
-
-def waiting(cluster: dict[str, float], free: dict[str, float], on_gpus: bool) -> str:
-    """Return the line that says what the actors of a full cluster wait for."""
-    kinds = {"CPU": "cores", "GPU": "GPUs"} if on_gpus else {"CPU": "cores"}
-    shares = [
-        f"{free.get(kind, 0):g} of {cluster.get(kind, 0):g} {name}" for kind, name in kinds.items()
-    ]
-    needs = "a core and a GPU" if on_gpus else "a core"
-    return (
-        f"Ray: no worker started in {START_S} s, and each needs {needs}; free are"
-        f" {' and '.join(shares)}; waiting for other jobs to end"
-    )
 
 
 def on_ray() -> bool:

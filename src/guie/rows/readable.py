@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -189,7 +189,17 @@ def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, li
             none = f"none of {len(before):,} {split} images can be read"
             where = f"is {manifest.root} the folder that image_path starts from?"
             raise UserError(f"{manifest.path}: {none}; {where}")
-        lines.append(f"{split}: {'; '.join(_changes(split, before, after))}")
+        changes = [f"{len(before) - len(after):,} of {len(before):,} images dropped"]
+        if lost := sorted(class_names(before["label"]) - class_names(after["label"])):
+            more = ", ..." if len(lost) > SHOWN else ""
+            named = ", ".join(lost[:SHOWN])
+            changes.append(f"{len(lost):,} classes lost with their last image: {named}{more}")
+        if split != "train":
+            alone = queries_without_positive(after)
+            if newly := int((alone & ~queries_without_positive(before)[alone.index]).sum()):
+                changes.append(f"{newly:,} queries lost their last positive")
+            changes.append("scores are not comparable with those on the whole set")
+        lines.append(f"{split}: {'; '.join(changes)}")
     return replace(manifest, table=table.reset_index(drop=True)), lines
 
 
@@ -197,18 +207,3 @@ def _listed(bad: pd.DataFrame) -> list[str]:
     rows = zip(bad["image_path"], bad["split"], bad["reason"], strict=True)
     lines = [f"{path} ({split}): {reason}" for path, split, reason in list(rows)[:SHOWN]]
     return lines + ([f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else [])
-
-
-def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
-    """Yield what a split lost: images, classes, and queries that the metrics now skip."""
-    yield f"{len(before) - len(after):,} of {len(before):,} images dropped"
-    lost = sorted(class_names(before["label"]) - class_names(after["label"]))
-    if lost:
-        more = ", ..." if len(lost) > SHOWN else ""
-        yield f"{len(lost):,} classes lost with their last image: {', '.join(lost[:SHOWN])}{more}"
-    if split != "train":
-        alone = queries_without_positive(after)
-        newly = alone & ~queries_without_positive(before)[alone.index]
-        if newly.any():
-            yield f"{int(newly.sum()):,} queries lost their last positive"
-        yield "scores are not comparable with those on the whole set"

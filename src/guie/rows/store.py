@@ -124,7 +124,7 @@ class Store:
         name = hashlib.sha256(names).hexdigest()[:16]
         if known.setdefault(name, parts) != parts:
             why = f"these {len(states):,} images are computed in {known[name]} parts"
-            remedy = f"go on with --shard N/{known[name]}, or delete its {PARTS}"
+            remedy = f"use --shard N/{known[name]}, or delete its {PARTS}"
             raise UserError(f"{shown(self.folder)}: {why}; {remedy}")
         self._write(PARTS, json.dumps(known, indent=1).encode())
 
@@ -182,10 +182,16 @@ class Store:
 
         A block without readable keys is logged and removed.
         """
+
+        def content_of(file: str) -> bytes:
+            with suppress(OSError):
+                return self._local(file).read_bytes()
+            return b""
+
         names, keys = [], []
         files = sorted(name for name in self._names() if KEYS.fullmatch(name))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            for file, content in zip(files, pool.map(self._content, files), strict=True):
+            for file, content in zip(files, pool.map(content_of, files), strict=True):
                 name, key_R = file.removesuffix(".key.npy"), _keys(content)
                 if key_R is None:
                     self._forget(name)
@@ -202,12 +208,6 @@ class Store:
         place_N = np.minimum(np.searchsorted(key_M, states.key_N), len(key_M) - 1)
         block_N = np.where(key_M[place_N] == states.key_N, block_M[place_N], -1)
         return names, block_N, row_M[place_N]
-
-    def _content(self, name: str) -> bytes:
-        """Return the file's bytes; none if it cannot be read."""
-        with suppress(OSError):
-            return self._local(name).read_bytes()
-        return b""
 
     def _blocks(self, names: Sequence[str], used: np.ndarray) -> list[Path]:
         """Return the file of each block; those of a bucket are fetched if they are used."""

@@ -18,7 +18,7 @@ from PIL import Image
 
 from guie.config.data import CleaningConfig
 from guie.config.loading import parsed
-from guie.curation.duplicates.findings import COLUMNS as FINDING
+from guie.curation.findings import COLUMNS as FINDING
 from guie.report.figures import selection_curve
 from guie.report.figures.mix import histograms
 from guie.report.pages import class_sizes, left_after, write_report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance
 
 from guie.base.files import rows_folder
 from guie.data.images import open_as_seen
-from guie.rows.comparison import compare, compare_files, compressed, cut, working
+from guie.rows.comparison import Working, compare, compressed, cut, working
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -61,10 +61,8 @@ class Pixels:
 
     def altered(self, paths: Sequence[str]) -> np.ndarray:
         """Return (3 N,) differences between each image and altered copies of it."""
-        names = [
-            f"{self.digests[path]} altered {number % len(ALTERATIONS)}"
-            for number, path in enumerate(paths)
-        ]
+        kinds = len(ALTERATIONS)
+        names = [f"{self.digests[path]} altered {n % kinds}" for n, path in enumerate(paths)]
         columns = [f"copy {number}" for number in range(EACH)]
         return self._stored(partial(_altered, self.root), [*enumerate(paths)], names, columns)
 
@@ -80,8 +78,14 @@ class Pixels:
         return store.table(keys(names), columns).to_numpy(np.float64).reshape(-1)
 
 
+@lru_cache(maxsize=256)  # a few dozen MB per process; pairs are sorted
+def _opened(file: Path) -> Working:
+    return working(open_as_seen(file))
+
+
 def _between(root: Path, mirrored: bool, pair: tuple[str, str]) -> list[float]:
-    return [round(compare_files(root, mirrored, pair), 4)]
+    one, other = (_opened(root / path) for path in pair)
+    return [round(compare(one, other, mirrored), 4)]
 
 
 def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:

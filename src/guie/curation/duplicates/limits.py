@@ -25,6 +25,16 @@ LEAST, MOST = 1.5, 100.0
 
 CROSS = "across domains"
 ALIKE, UNLIKE = "in common", "none in common"  # labels of two pictures
+# Columns of `limits`, each row for the pairs of a domain with one kind of labels.
+# images: of the domain; compared: pairs; exponent: of the `Tail`.
+# reach: the largest difference of altered copies, with a margin as the sample is small.
+# sure_limit, copy_limit: up to this difference, a pair is a copy beyond doubt, or a copy; sure, copies, near:
+# pairs up to them, and up to reach. false_*: how many of these are expected to be no copies.
+# recall_*: share of altered copies up to the limit.
+LIMITS = [
+    *("domain", "labels", "images", "compared", "reach", "exponent", "sure_limit", "copy_limit"),
+    *("sure", "copies", "near", "false_sure", "false_copies", "recall_sure", "recall_copies"),
+]
 
 
 class Grade(IntEnum):
@@ -33,26 +43,6 @@ class Grade(IntEnum):
     NEAR = 0  # differ no more than altered copies do
     COPY = 1  # enough for a duplicate within a class
     SURE = 2  # beyond doubt: enough for a finding across labels or splits
-
-
-class Limit(NamedTuple):
-    """The limits of a domain's pairs with one kind of labels."""
-
-    domain: str  # or CROSS
-    labels: str  # ALIKE or UNLIKE
-    images: int  # of the domain
-    compared: int  # pairs
-    reach: float  # the largest difference of altered copies, with a margin as the sample is small
-    exponent: float  # of the `Tail`
-    sure_limit: float  # up to this difference, a pair is a copy beyond doubt
-    copy_limit: float  # up to this one, a copy
-    sure: int  # pairs up to the limit
-    copies: int
-    near: int  # pairs up to `reach`
-    false_sure: float  # expected number of pairs up to the limit that are no copies
-    false_copies: float
-    recall_sure: float  # share of altered copies up to the limit
-    recall_copies: float
 
 
 class Tail(NamedTuple):
@@ -123,8 +113,7 @@ def limits(
         altered: by domain, the differences between its images and altered copies of them.
         config: the accepted shares of a domain's images that are falsely found.
 
-    Returns:
-        A row of `Limit` for each domain and kind of labels.
+    Returns columns `LIMITS`.
     """
     altered = {**altered, CROSS: np.concatenate([*altered.values(), np.zeros(0)])}
     images = pd.concat([images, pd.Series({CROSS: images.sum()})])
@@ -141,25 +130,12 @@ def limits(
         tail = fit_tail(differences, reach, pooled)
         sure = tail.limit(config.false_sure * own, reach)
         copy = tail.limit(config.false_copies * own, reach)
-        row = Limit(
-            domain=domain,
-            labels=labels,
-            images=own,
-            compared=len(found),
-            reach=reach,
-            exponent=tail.exponent,
-            sure_limit=sure,
-            copy_limit=copy,
-            sure=int((differences <= sure).sum()),
-            copies=int((differences <= copy).sum()),
-            near=int((differences <= reach).sum()),
-            false_sure=tail.below(sure),
-            false_copies=tail.below(copy),
-            recall_sure=float((altered[domain] <= sure).mean()),
-            recall_copies=float((altered[domain] <= copy).mean()),
-        )
-        rows.append(row)
-    return pd.DataFrame(rows, columns=list(Limit._fields))
+        counts = [int((differences <= limit).sum()) for limit in (sure, copy, reach)]
+        false = [tail.below(limit) for limit in (sure, copy)]
+        recall = [float((altered[domain] <= limit).mean()) for limit in (sure, copy)]
+        about = [domain, labels, own, len(found), reach, tail.exponent, sure, copy]
+        rows.append([*about, *counts, *false, *recall])
+    return pd.DataFrame(rows, columns=LIMITS)
 
 
 def graded(pairs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
@@ -168,6 +144,5 @@ def graded(pairs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
     own = group.reindex(pd.MultiIndex.from_frame(pairs[["domain", "labels"]]))
     bounds = own[["reach", "copy_limit", "sure_limit"]].to_numpy()
     grade = (pairs["difference"].to_numpy()[:, None] <= bounds).sum(axis=1) - 1
-    ends = {name: own[name].to_numpy() for name in ("sure_limit", "copy_limit")}
-    pairs = pairs.assign(grade=grade, **ends)
+    pairs = pairs.assign(grade=grade, copy_limit=bounds[:, 1], sure_limit=bounds[:, 2])
     return pairs[grade >= Grade.NEAR].reset_index(drop=True)

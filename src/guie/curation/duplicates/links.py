@@ -11,24 +11,19 @@ import pandas as pd
 from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
-from guie.curation.duplicates.findings import Verdicts
-from guie.curation.duplicates.limits import ALIKE, CROSS, UNLIKE, Grade, Limit, graded, limits
+from guie.curation.duplicates.limits import ALIKE, CROSS, LIMITS, UNLIKE, Grade, graded, limits
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
+from guie.curation.findings import Verdicts
 from guie.rows.hashes import Hashes
 
+# Columns of `Links.near`.
 # distance: bits of the perceptual hash; similarity: cosine; difference: from `rows.comparison.compare`.
 # sure_limit, copy_limit: of a certain copy, and of any copy. confirmed: by a person's verdict.
-MEASURES = {
-    "distance": "int64",
-    "similarity": "float64",
-    "difference": "float64",
-    "sure_limit": "float64",
-    "copy_limit": "float64",
-    "grade": "int64",
-    "confirmed": "bool",
-}
-NEAR = {"picture": "int64", "other": "int64", **MEASURES}  # columns of `Links.near`
+NEAR = dict.fromkeys(["picture", "other", "distance", "grade"], "int64")
+NEAR |= dict.fromkeys(["similarity", "difference", "sure_limit", "copy_limit"], "float64")
+NEAR |= {"confirmed": "bool"}
+WAYS = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
 SAMPLE = 256  # images that calibrate the minimum similarity
 LOW = 0.01  # quantile of their similarity to altered copies of themselves
 # Factor on that quantile's distance from 1. Real copies also differ in light, and the stricter
@@ -81,8 +76,9 @@ def find_links(
     """
     images = images_of(table)
     numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
-    pairs = pd.DataFrame(columns=["first", "second", *MEASURES])
-    found = pd.DataFrame(columns=list(Limit._fields))
+    pairs = pd.DataFrame(columns=[*NEAR]).astype(NEAR)
+    pairs = pairs.rename(columns={"picture": "first", "other": "second"})
+    found = pd.DataFrame(columns=LIMITS)
     if near is not None:
         firsts = images.drop_duplicates("pixels").reset_index(drop=True)
         pairs = measured(firsts, near, embed, differences)
@@ -96,8 +92,7 @@ def find_links(
         pairs = graded(pairs, found).assign(confirmed=False)
     if verdicts is not None:
         pairs = verdicts.applied(pairs, numbers)
-    ways = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
-    both = pd.concat([pairs.rename(columns=names) for names in ways])[list(NEAR)].astype(NEAR)
+    both = pd.concat([pairs.rename(columns=names) for names in WAYS])[list(NEAR)].astype(NEAR)
     both = both.sort_values(["picture", "difference", "other"], ignore_index=True)
     return Links(numbers, both, found)
 
@@ -120,9 +115,8 @@ def measured(
     Args:
         part: n and m, to measure only the pairs that part n of m of the pictures proposes.
 
-    Returns:
-        Columns first < second (positions in `pictures`), distance, similarity, difference, and
-        the domain and labels that `limits` expects.
+    Returns columns first < second (positions in `pictures`), distance, similarity, difference, and the
+    domain and labels that `limits` expects.
     """
     pairs = close_pairs(pictures, near.distance_max, near.mirrored, part)
     paths = pictures["image_path"].to_numpy(object)

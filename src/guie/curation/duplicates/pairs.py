@@ -28,9 +28,7 @@ SAMPLED, ROUNDS = 64, 10  # hashes of a cell in the sample that k-means takes, a
 MANY = 2**23  # pairs after which only the nearest are kept
 WORDS = 4  # of a hash, for tables of candidates
 WORD_BITS = BITS // WORDS
-# Costs in units of one comparison by the flat index, rounded up from 63 and 5 as measured on random
-# hashes: the words of real hashes are less even. `tests/bench/curation.py hashes` prints times.
-LOOKUP, CANDIDATE = 128, 8
+LOOKUP = 128  # comparisons by the flat index that take as long as a look-up in a table, measured
 ONES = np.array([number.bit_count() for number in range(2**WORD_BITS)], np.uint8)
 
 Matches = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -50,8 +48,7 @@ def close_pairs(
         mirrored: also compare each image with the mirror images of the others.
         part: n and m, to pair only every m-th row, from row n on.
 
-    Returns:
-        Columns first < second (positions in `prints`) and distance in bits, sorted.
+    Returns columns first < second (positions in `prints`) and distance in bits, sorted.
     """
     plain, turned = ["whole", "content"], ["mirrored"] if mirrored else []
     ways = [
@@ -105,28 +102,51 @@ def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Ite
     """Yield, by block, positions in `queries` and `known` of hashes within the radius, and the distance.
 
     Each pair is yielded once, in no particular order. Few hashes are all compared. Among many, tables of
-    words of the hashes propose candidates: this misses none. Among more than EXACT, whose pairs would take
-    too long, each hash is compared with those of the nearest k-means cells: this misses a few.
+    words propose candidates, which misses none (multi-index hashing; Norouzi et al. 2012). Among more than
+    EXACT, each hash is compared with those of the nearest k-means cells: this misses a few.
 
     Args:
         queries, known: (H, 8) uint8, in contiguous memory.
     """
     limits = word_limits(radius_bits)
     lookups = sum(comb(WORD_BITS, flips) for limit in limits for flips in range(limit + 1))
-    if len(known) > EXACT:
-        index = _in_cells(known)
-    elif len(known) > lookups * (LOOKUP + CANDIDATE * len(known) / 2**WORD_BITS):
-        yield from _by_words(queries, known, radius_bits, limits)
+    if len(known) > EXACT or len(known) < LOOKUP * lookups:
+        index = _cells(known) if len(known) > EXACT else faiss.IndexBinaryFlat(BITS)
+        index.add(known)
+        yield from _searched(index, queries, radius_bits, "all")
         return
-    else:
-        index = faiss.IndexBinaryFlat(BITS)
-    index.add(known)
-    for start in _blocks(queries, "near-duplicates"):
-        rows, others, distance = _within(index, queries[start : start + BLOCK], radius_bits)
-        yield start + rows, others, distance
+    words = queries.view(np.uint16), known.view(np.uint16)
+    for word, limit in enumerate(limits):
+        if limit < 0:
+            continue
+        # In the order of the word, consecutive queries look up the same few entries, which stay in the
+        # processor's caches. faiss' IndexBinaryMultiHash has no such order, and is slower than comparing all.
+        order, known_order = (np.argsort(side[:, word], kind="stable") for side in words)
+        # The table takes the first bits
+        first = np.roll(np.arange(BITS // 8), -word * WORD_BITS // 8)
+        index = faiss.IndexBinaryHash(BITS, WORD_BITS)
+        index.nflip = limit
+        index.add(np.ascontiguousarray(known[known_order][:, first]))
+        turned = np.ascontiguousarray(queries[order][:, first])
+        for found, near, distance in _searched(index, turned, radius_bits, f"word {word + 1}"):
+            rows, others = order[found], known_order[near]
+            earlier = ONES[words[0][rows, :word] ^ words[1][others, :word]] <= limits[:word]
+            new = ~earlier.any(axis=1)
+            yield rows[new], others[new], distance[new]
 
 
-def _in_cells(known: np.ndarray) -> faiss.IndexBinary:
+def word_limits(radius_bits: int) -> list[int]:
+    """Return for each word of a hash the number of differing bits up to which pairs are candidates.
+
+    If all WORDS words of a pair exceeded their limits, it would differ in at least sum(limits) + WORDS =
+    radius_bits + 1 bits, so each pair within the radius is a candidate of some word (the pigeonhole
+    principle). A limit of -1 proposes none.
+    """
+    spare = radius_bits + 1 - WORDS
+    return [(spare + word) // WORDS for word in range(WORDS)]
+
+
+def _cells(known: np.ndarray) -> faiss.IndexBinary:
     """Return an index of k-means cells of hashes, as SemDeDup (Abbas et al. 2023) has of embeddings.
 
     With sqrt(H) cells, finding the cell of a hash and comparing it there take the same time.
@@ -141,52 +161,18 @@ def _in_cells(known: np.ndarray) -> faiss.IndexBinary:
     return index
 
 
-def word_limits(radius_bits: int) -> list[int]:
-    """Return for each word of a hash the number of differing bits up to which pairs are candidates.
-
-    If all WORDS words of a pair exceeded their limits, it would differ in at least sum(limits) + WORDS =
-    radius_bits + 1 bits, so each pair within the radius is a candidate of some word (the pigeonhole
-    principle). A limit of -1 proposes none.
-    """
-    spare = radius_bits + 1 - WORDS
-    return [(spare + word) // WORDS for word in range(WORDS)]
-
-
-def _by_words(
-    queries: np.ndarray, known: np.ndarray, radius_bits: int, limits: list[int]
+def _searched(
+    index: faiss.IndexBinary, queries: np.ndarray, radius_bits: int, title: str
 ) -> Iterator[Matches]:
-    """Search a table of each word in turn (multi-index hashing; Norouzi et al. 2012, with faiss' tables).
-
-    faiss' IndexBinaryMultiHash has the same tables, but no copy of the hashes in their order, and is slower
-    than comparing all. In the order of the word, consecutive queries look up the same few entries, which
-    stay in the processor's caches.
-    """
-    words = queries.view(np.uint16), known.view(np.uint16)
-    for word, limit in enumerate(limits):
-        if limit < 0:
-            continue
-        order, known_order = (np.argsort(side[:, word], kind="stable") for side in words)
-        # The table takes the first bits
-        first = np.roll(np.arange(BITS // 8), -word * WORD_BITS // 8)
-        index = faiss.IndexBinaryHash(BITS, WORD_BITS)
-        index.nflip = limit
-        index.add(np.ascontiguousarray(known[known_order][:, first]))
-        for start in _blocks(queries, f"near-duplicates, part {word + 1} of {WORDS}"):
-            block = order[start : start + BLOCK]
-            found = _within(index, np.ascontiguousarray(queries[block][:, first]), radius_bits)
-            rows, others, distance = block[found[0]], known_order[found[1]], found[2]
-            earlier = ONES[words[0][rows, :word] ^ words[1][others, :word]] <= limits[:word]
-            new = ~earlier.any(axis=1)
-            yield rows[new], others[new], distance[new]
-
-
-def _blocks(queries: np.ndarray, title: str) -> tqdm:
-    return tqdm(range(0, len(queries), BLOCK), title, unit="block", leave=False, disable=None)
-
-
-def _within(index: faiss.IndexBinary, queries: np.ndarray, radius_bits: int) -> Matches:
-    with search_threads():
-        # faiss excludes the radius itself
-        limits, distance, near = index.range_search(queries, radius_bits + 1)
-    counts: np.ndarray = np.diff(limits.astype(np.int64))
-    return np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)
+    """Yield positions in `queries` and in the index, and distances, by block."""
+    starts = range(0, len(queries), BLOCK)
+    title = f"near-duplicates, {title}"
+    for start in tqdm(starts, title, unit="block", leave=False, disable=None):
+        with search_threads():
+            # faiss excludes the radius itself
+            limits, distance, near = index.range_search(
+                queries[start : start + BLOCK], radius_bits + 1
+            )
+        counts: np.ndarray = np.diff(limits.astype(np.int64))
+        rows = start + np.repeat(np.arange(len(counts)), counts)
+        yield rows, near, distance.astype(np.int64)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from guie.curation.duplicates.findings import dropped
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import Links
+from guie.curation.findings import dropped
 
 Labels = frozenset[str]
 # What is measured of a pair of equal pictures
@@ -33,29 +32,22 @@ class Side(NamedTuple):
     labels: list[Labels]
     links: Links
 
-    def near(self, picture: int) -> list[int]:
-        """Return the picture and those near it, the most similar first."""
-        return [picture, *self.links.neighbours.get(picture, [])]
+    def images(self) -> Iterator[tuple[int, int, Labels, list[int]]]:
+        """Yield the position, the picture and the labels of each image, and the pictures of its copies.
 
-    def images(self) -> Iterator[tuple[int, int, Labels]]:
-        """Yield the position, the picture and the labels of each image."""
-        return zip(range(len(self.labels)), self.rows["picture"].tolist(), self.labels, strict=True)
-
-
-class Pairs(NamedTuple):
-    """Pairs of an image of one side and a copy of it on the same side, or on the other one."""
-
-    side: Side
-    others: Side
-    ends: Iterable[tuple[int, int]]  # positions in both
-    actions: Mapping[str, str]  # by kind of copy
+        These begin with the picture itself, then the most similar one.
+        """
+        pictures = self.rows["picture"].tolist()
+        for image, (picture, labels) in enumerate(zip(pictures, self.labels, strict=True)):
+            yield image, picture, labels, [picture, *self.links.neighbours.get(picture, [])]
 
 
-# Training side, evaluation side, and whether their links are certain -> pairs that are findings
-Rule = Callable[[Side, Side, bool], list[Pairs]]
+Ends = Iterator[tuple[int, int]]  # positions of an image and of a copy of it
+# Training side, evaluation side, and whether their links are certain -> tables of `_pairs`
+Rule = Callable[[Side, Side, bool], Iterable[pd.DataFrame]]
 
 
-def across(side: Side, other: Side) -> Iterator[tuple[int, int]]:
+def across(side: Side, other: Side) -> Ends:
     """Yield images and the most similar copy on the other side that is not the image itself."""
     near = _with_equal(side.rows["picture"], side.links)
     copies = other.rows.reset_index(names="copy").rename(columns={"picture": "other"})
@@ -66,47 +58,42 @@ def across(side: Side, other: Side) -> Iterator[tuple[int, int]]:
     yield from pairs[["image", "copy"]].itertuples(index=False, name=None)
 
 
-def unlike(side: Side) -> Iterator[tuple[int, int]]:
+def unlike(side: Side) -> Ends:
     """Yield images and the most similar of their copies that share no label with them."""
     faces: dict[int, dict[Labels, int]] = {}  # picture -> labels -> its first image with them
-    for image, picture, labels in side.images():
+    for image, picture, labels, _ in side.images():
         faces.setdefault(picture, {}).setdefault(labels, image)
-
-    @cache
-    def first_unlike(picture: int, labels: Labels) -> int | None:
-        every = chain.from_iterable(faces.get(near, {}).items() for near in side.near(picture))
-        return next((image for known, image in every if labels.isdisjoint(known)), None)
-
-    for image, picture, labels in side.images():
-        if (other := first_unlike(picture, labels)) is not None:
+    for image, _, labels, copies in side.images():
+        every = chain.from_iterable(faces.get(near, {}).items() for near in copies)
+        other = next((one for known, one in every if labels.isdisjoint(known)), None)
+        if other is not None:
             yield image, other
 
 
-def unlike_kept(side: Side) -> Iterator[tuple[int, int]]:
+def unlike_kept(side: Side) -> Ends:
     """Yield images to drop, each with the first earlier kept copy that shares no label with it."""
     # Kept images of a picture and its near ones: labels -> the first image with them
     kept: dict[int, dict[Labels, int]] = defaultdict(dict)
-    for image, picture, labels in side.images():
+    for image, picture, labels, copies in side.images():
         found = (one for known, one in kept[picture].items() if labels.isdisjoint(known))
         if (other := next(found, None)) is not None:
             yield image, other
         else:
-            for near in side.near(picture):
+            for near in copies:
                 kept[near].setdefault(labels, image)
 
 
-def alike_kept(side: Side, drops: Collection[str]) -> Iterator[tuple[int, int]]:
+def alike_kept(side: Side, drops: Collection[str]) -> Ends:
     """Yield images and the first earlier kept copy that shares a label with them.
 
     If the kind of copy (`exact` or `near`) is in `drops`, the image is not kept, so later images
     are not compared with it. The dropped kind is tried first, then exact copies.
     """
-    neighbours = {picture: set(others) for picture, others in side.links.neighbours.items()}
     firsts: dict[str, dict[int, int]] = defaultdict(dict)  # of kept images, by label and picture
     order = sorted(KINDS, key=lambda kind: kind not in drops)
-    for image, picture, labels in side.images():
+    for image, picture, labels, copies in side.images():
         for kind in order:
-            pictures = {picture} if kind == "exact" else neighbours.get(picture, set())
+            pictures = {picture} if kind == "exact" else set(copies[1:])
             found = (
                 firsts[label][near] for label in labels for near in pictures & firsts[label].keys()
             )
@@ -168,10 +155,9 @@ def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
 
     An image that is in both train and the index (as in Met) is not a copy of itself.
     """
-    actions = dict.fromkeys(KINDS, LEAK_ACTIONS[policy])
 
-    def leaks(trained: Side, held: Side, certain: bool) -> list[Pairs]:
-        return [Pairs(trained, held, across(trained, held), actions)]
+    def leaks(trained: Side, held: Side, certain: bool) -> Iterator[pd.DataFrame]:
+        yield _pairs(trained, held, across(trained, held), LEAK_ACTIONS[policy])
 
     return _findings(table, links, Grade.SURE, leaks).assign(kind="leak")
 
@@ -181,13 +167,12 @@ def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFra
 
     `other_path` is the copy that differs least, or with `keep_first` the first kept copy by path.
     """
-    actions = dict.fromkeys(KINDS, CONFLICT_ACTIONS.get(policy, "reported"))
-    reported = dict.fromkeys(KINDS, "reported")
 
-    def conflicts(trained: Side, held: Side, certain: bool) -> list[Pairs]:
+    def conflicts(trained: Side, held: Side, certain: bool) -> Iterator[pd.DataFrame]:
         first = policy == "keep_first" and certain
         own = unlike_kept(trained) if first else unlike(trained)
-        return [Pairs(trained, trained, own, actions), Pairs(held, held, unlike(held), reported)]
+        yield _pairs(trained, trained, own, CONFLICT_ACTIONS.get(policy, "reported"))
+        yield _pairs(held, held, unlike(held), "reported")
 
     return _findings(table, links, Grade.SURE, conflicts).assign(kind="conflict")
 
@@ -200,16 +185,13 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
         links: links between their images; may include more images.
         policies: `drop` or `report` for each kind of copy, `exact` and `near`.
     """
-    drops = {kind for kind, policy in policies.items() if policy == "drop"}
-    actions = {kind: "dropped" if kind in drops else "reported" for kind in KINDS}
-    reported = dict.fromkeys(KINDS, "reported")
+    drops = [kind for kind, policy in policies.items() if policy == "drop"]
 
-    def duplicates(trained: Side, held: Side, certain: bool) -> list[Pairs]:
+    def duplicates(trained: Side, held: Side, certain: bool) -> Iterator[pd.DataFrame]:
         own = alike_kept(trained, drops if certain else ())
-        return [
-            Pairs(trained, trained, own, actions),
-            Pairs(held, held, alike_kept(held, ()), reported),
-        ]
+        found = _pairs(trained, trained, own, "reported")
+        yield found.assign(action=np.where(found["copy"].isin(drops), "dropped", "reported"))
+        yield _pairs(held, held, alike_kept(held, ()), "reported")
 
     found = _findings(table, links, Grade.COPY, duplicates)
     return found.assign(kind=found["copy"] + " duplicate", limit=found["copy_limit"])
@@ -220,8 +202,7 @@ def _findings(table: pd.DataFrame, links: Links, grade: Grade, rule: Rule) -> pd
 
     def found(table: pd.DataFrame, links: Links, certain: bool) -> pd.DataFrame:
         trained, held = _sides(table, links)
-        tables = [_as_table(pairs, links) for pairs in rule(trained, held, certain)]
-        return pd.concat(tables).assign(sure=certain)
+        return pd.concat(rule(trained, held, certain)).assign(sure=certain)
 
     certain, below = found(table, links.of(grade), True), links.of(grade, below=True)
     # Images that go need no further findings
@@ -247,7 +228,7 @@ def _with_equal(pictures: pd.Series, links: Links) -> pd.DataFrame:
     return pd.concat([equal, links.near[["picture", "other"]]])
 
 
-def _sides(table: pd.DataFrame, links: Links) -> tuple[Side, Side]:
+def _sides(table: pd.DataFrame, links: Links) -> list[Side]:
     """Return the training and evaluation images with copies: each once, by path, with picture."""
     rows = _with_pictures(table, links)
     copied = rows["picture"].duplicated(keep=False) | rows["picture"].isin(links.near["picture"])
@@ -257,17 +238,16 @@ def _sides(table: pd.DataFrame, links: Links) -> tuple[Side, Side]:
     for here in (rows["split"] == "train", rows["split"] != "train"):
         own = rows[here].drop_duplicates("image_path").reset_index(drop=True)
         sides.append(Side(own, own["label"].map(sets).tolist(), links))
-    return sides[0], sides[1]
+    return sides
 
 
-def _as_table(pairs: Pairs, links: Links) -> pd.DataFrame:
-    """Return pairs of images as findings without a kind; `copy` is `exact` or `near`."""
-    ends_P2 = np.array(list(pairs.ends), np.int64).reshape(-1, 2)
-    one, two = pairs.side.rows.iloc[ends_P2[:, 0]], pairs.others.rows.iloc[ends_P2[:, 1]]
+def _pairs(side: Side, others: Side, ends: Ends, action: str) -> pd.DataFrame:
+    """Return images of one side and copies of them as findings without a kind."""
+    ends_P2 = np.array(list(ends), np.int64).reshape(-1, 2)
+    one, two = side.rows.iloc[ends_P2[:, 0]], others.rows.iloc[ends_P2[:, 1]]
     two = two.rename(columns=OTHER | {"picture": "other"})
     found = pd.concat([rows.reset_index(drop=True) for rows in (one, two)], axis=1)
     equal = found["picture"] == found["other"]
-    near = found[["picture", "other"]].merge(links.near, how="left", on=["picture", "other"])
+    near = found[["picture", "other"]].merge(side.links.near, how="left", on=["picture", "other"])
     values = {name: near[name].mask(equal, EQUAL[name]) for name in EQUAL}
-    found = found.assign(copy=np.where(equal, "exact", "near"), **values)
-    return found.assign(action=found["copy"].map(pairs.actions))
+    return found.assign(copy=np.where(equal, "exact", "near"), action=action, **values)

@@ -23,14 +23,8 @@ COLUMNS = [
     *("kind", "image_path", "other_path", "label", "other_label", "split", "other_split", "copy"),
     *("distance", "similarity", "difference", "limit", "sure", "confirmed", "labels", "action"),
 ]
-DEFAULTS = {
-    "copy": "",
-    "difference": np.nan,
-    "limit": np.nan,
-    "sure": True,
-    "confirmed": False,
-    "labels": 0,
-}
+DEFAULTS = {"copy": "", "difference": np.nan, "limit": np.nan}
+DEFAULTS |= {"sure": True, "confirmed": False, "labels": 0}
 SHOWN = 10
 REMEDIES = {
     "leak": "training images are copies of val or test images; set clean.leaks to drop_train to"
@@ -41,16 +35,7 @@ REMEDIES = {
 VERDICTS = ["", "copy", "not a copy"]
 KEY = ["image_path", "other_path"]
 VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
-# values of a pair that exists only because of a person's verdict
-UNMEASURED = {
-    "distance": 64,
-    "similarity": 0.0,
-    "difference": np.nan,
-    "sure_limit": np.nan,
-    "copy_limit": np.nan,
-    "confirmed": True,
-    "grade": Grade.SURE,
-}
+UNMEASURED = {"distance": 64, "similarity": 0.0}  # of a pair that only a verdict links
 
 
 def findings(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -61,21 +46,18 @@ def findings(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def refuse(rows: pd.DataFrame) -> None:
-    """Raise UserError listing the findings whose action is `stop`, if there are any."""
-    for kind, remedy in REMEDIES.items():
-        stops = rows[(rows["kind"] == kind) & (rows["action"] == "stop")]
-        if stops.empty:
-            continue
-        lines = [f"{len(stops):,} {remedy}:"]
-        for pair in stops.head(SHOWN).to_dict("records"):
-            lines.append(
-                f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
-                f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
-            )
-        if len(stops) > SHOWN:
-            lines.append(f"and {len(stops) - SHOWN:,} more")
-        raise UserError("\n".join(lines))
+def stops(rows: pd.DataFrame) -> str:
+    """Return the remedy and a list of the findings whose action is `stop`; "" without any."""
+    found = rows[rows["action"] == "stop"]
+    for kind, of_kind in found.groupby("kind", sort=False):
+        lines = [
+            f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
+            f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
+            for pair in of_kind.head(SHOWN).to_dict("records")
+        ]
+        more = [f"and {len(of_kind) - SHOWN:,} more"] if len(of_kind) > SHOWN else []
+        return "\n".join([f"{len(of_kind):,} {REMEDIES[kind]}:", *lines, *more])
+    return ""
 
 
 def too_many(
@@ -148,7 +130,7 @@ class Verdicts:
         return sorted({*self.given[KEY].to_numpy().ravel()} - {*images})
 
     def applied(self, pairs: pd.DataFrame, pictures: pd.Series) -> pd.DataFrame:
-        """Return the pairs with `copy` verdicts as SURE, and without the `not a copy` pairs.
+        """Return the pairs with `copy` verdicts as SURE, and without the `not a copy` pairs, sorted.
 
         Args:
             pairs: columns first, second (pictures), and those of `Links.near`.
@@ -159,24 +141,20 @@ class Verdicts:
         given = self.given
         given = given[given[KEY].isin(pictures.index).all(axis=1)]
         ends = np.sort(np.stack([pictures[given[name]] for name in KEY], axis=1))
-        same = (ends[:, 0] == ends[:, 1]) & (given["verdict"] != "copy")
-        if same.any():
-            one, other = given.loc[same, KEY].iloc[0]
+        same = pd.Series(ends[:, 0] == ends[:, 1], given.index)
+        if (wrong := same & (given["verdict"] != "copy")).any():
+            one, other = given.loc[wrong, KEY].iloc[0]
             raise UserError(
                 f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
                 " of them, or set clean.exact to report to keep both"
             )
-        verdicts = pd.DataFrame(ends, columns=["first", "second"])
-        verdicts["verdict"] = given["verdict"].to_numpy()
-        verdicts = verdicts.drop_duplicates(["first", "second"], keep="last")
-        verdict = verdicts.set_index(["first", "second"])["verdict"]
-        known = pd.MultiIndex.from_frame(pairs[["first", "second"]])
-        found = verdict.reindex(known).to_numpy(object)
-        grade = pairs["grade"].mask(found == "copy", Grade.SURE)
-        pairs = pairs.assign(confirmed=found == "copy", grade=grade)[found != "not a copy"]
-        absent = verdict[(verdict == "copy") & ~verdict.index.isin(known)].index.to_frame()
-        absent = absent[absent["first"] != absent["second"]].assign(**UNMEASURED)
-        return pd.concat([pairs, absent], ignore_index=True) if len(absent) else pairs
+        both = ["first", "second"]
+        verdicts = pd.DataFrame(ends, columns=both).assign(verdict=given["verdict"].to_numpy())
+        verdicts = verdicts[~same.to_numpy()].drop_duplicates(both, keep="last")
+        pairs = pairs.merge(verdicts, how="outer", on=both)
+        pairs = pairs[pairs["verdict"] != "not a copy"].fillna(UNMEASURED)
+        confirmed = pairs["verdict"] == "copy"
+        return pairs.assign(confirmed=confirmed, grade=pairs["grade"].mask(confirmed, Grade.SURE))
 
     def write(self, findings: pd.DataFrame) -> None:
         """Append the near pairs of the findings to the earlier verdicts, doubtful pairs first.
