@@ -27,7 +27,7 @@ SIDE: list[tuple[list[Any], dict[str, Any], str]] = [
     ([A], {}, "side_by_side needs at least two"),
     ([A, "none"], {}, "no such run folder"),
     ([A, own(B, weight=math.inf)], {}, "weight: Input should be a finite number"),
-    ([NESTED, A], {"join": "soup"}, "average"),
+    ([NESTED, A], {"join": "soup"}, "members.0: soup takes runs; compose this one separately"),
     ([A, B, WIDE], {"join": "average"}, "join: average: the members have 16, 16, 24 dimensions"),
     ([A, B], {"join": None}, "join: missing, and needed for 2 members"),
     ([own(A, size_px=41), A], {}, "41"),
@@ -115,12 +115,13 @@ def test_a_finished_composition_has_limits(
 ) -> None:
     """Its members have sizes and layers of their own, no training runs there, 64 numbers are exported."""
     out = composition(tmp_path / "two", kin, join="side_by_side")
-    for keys, message in (
-        ({"size_px": 40}, "state the size of each of its members"),
-        ({"layers": LAYER}, "take layers of each of them"),
+    for members, keys, message in (
+        ([own(str(out), size_px=40)], {}, "state the size of each of its members"),
+        ([own(str(out), layers=LAYER)], {}, "take layers of each of them"),
+        ([out, kin[0]], {"join": "soup"}, "combines several models or views; average the runs"),
     ):
         with pytest.raises(UserError, match=message):
-            composition(tmp_path / "x", [own(str(out), **keys)])
+            composition(tmp_path / "x", members, **keys)
     config = tmp_path / "train.yaml"
     config.write_text(f"base: {kin[0] / 'config.yaml'}\nname: two\nout: {tmp_path}\n")
     with pytest.raises(UserError, match="holds an ensemble"):

@@ -173,7 +173,8 @@ def mean_of_weights(
         ingredients = sorted(ingredients, key=lambda one: held_out(one.alone), reverse=True)
     model, scores = ingredients[0].load(), ingredients[0].alone
     sums: State = {}
-    count, done = 0, []
+    done: list[Ingredient] = []
+    count = 0
     for one in ingredients:
         larger = _plus(sums, one.load().embedder.state_dict())
         if greedy:
