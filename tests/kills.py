@@ -257,11 +257,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     import toydomains
+    from tiny_runs import mix_with_val
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        manifest = with_validation(toydomains.draw(folder / "toy", images=200, seed=1, workers=1))
-        config = write_config(folder, manifest)
+        manifest = toydomains.draw(folder / "toy", images=200, seed=1, workers=1)
+        mix = mix_with_val(manifest, manifest.with_name("mix.csv"))
+        config = write_config(folder, mix)
         words = ["--config", str(config), "--set", f"out={folder / 'whole'}"]
         whole = folder / "whole" / "run"
         assert run(words, whole) == 0
@@ -290,18 +292,6 @@ def study(words: list[str], whole: Path, wanted: int, draw: random.Random, image
         print(f"chain {number}: {workers} workers, {done} kills so far, identical to the bit")
         number += 1
     print(f"{done} kills survived, {number} runs identical to the uninterrupted one")
-
-
-def with_validation(manifest_path: Path) -> Path:
-    """The toy benchmark with one train class of each domain moved to val, beside it."""
-    from guie.data.manifest import load_manifest, save_manifest
-
-    table = load_manifest(manifest_path).table.copy()
-    held = table[table["split"] == "train"].groupby("domain")["label"].first()
-    table.loc[table["label"].isin(held), ["split", "role"]] = ["val", "both"]
-    path = manifest_path.with_name("mix.csv")
-    save_manifest(table, path)
-    return path
 
 
 if __name__ == "__main__":

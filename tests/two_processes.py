@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
@@ -48,8 +50,26 @@ def run(script: str, words: list[str], **environment: str) -> None:
     assert codes == [0, 0], f"{script} {' '.join(words)}: {described(codes)}"
 
 
+def saved_by(work: Callable[..., None], folder: Path, *more: Any) -> list[Any]:
+    """Call `work(rank, folder, *more)` in two processes; return what each saved as `<rank>.pt`, if it did."""
+    torch.multiprocessing.start_processes(
+        work, args=(str(folder), *more), nprocs=2, start_method="forkserver"
+    )
+    return [torch.load(file, weights_only=True) for file in sorted(folder.glob("[01].pt"))]
+
+
+def join(rank: int, folder: str, **environment: str) -> None:
+    """Let this process join a group of two, in the environment that a launcher leaves."""
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "2"}
+    common |= {"LOCAL_WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= common | {"OMP_NUM_THREADS": "1"} | environment
+    torch.set_num_threads(1)
+    file = f"file://{folder}/rendezvous"
+    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
+
+
 def leave() -> None:
-    """Leave the process group, as each process that a test starts must at its end.
+    """Leave the process group, as each process that joined must at its end.
 
     The destructor holds the GIL while it joins gloo's threads. In PyTorch 2.7 one of these may still wait
     for the GIL to free a tensor of the last collective; a barrier lets it have it first.

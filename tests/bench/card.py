@@ -39,8 +39,8 @@ from guie.data.preprocess import Preprocess
 from guie.rows.embedding import embed_files
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
-from guie.training.stage import set_model, uncompiled
-from guie.training.step import gradients_within_memory, train_mode
+from guie.training.stage import set_model, train_mode, uncompiled
+from guie.training.step import gradients_within_memory
 from guie.training.tasks import build_task
 from guie.training.tasks.base import Task
 

@@ -27,9 +27,8 @@ from guie.data.sampling import RankBatches, RankDraws, Sampler
 from guie.rows.embedding import raise_fault
 from guie.training.optim import build_optimizer, set_learning_rates
 from guie.training.run import Run
-from guie.training.stage import set_model
+from guie.training.stage import set_model, train_mode
 from guie.training.stage_data import StageData
-from guie.training.step import train_mode
 from guie.training.tasks import build_task
 
 SIZE_PX = 112

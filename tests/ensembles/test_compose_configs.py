@@ -16,7 +16,7 @@ from guie.export.operators import check_operators
 from guie.export.parity import parity
 from guie.export.torchscript import downgrade, package
 from guie.models import open_model
-from tiny_runs import mix_with_val, tiny_run
+from tiny_runs import tiny_run
 
 FOLDER = Path(__file__).parents[2] / "configs/compose"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -89,18 +89,13 @@ class Twins:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_its_twin_is_made_and_saved(
-    file: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where texts are kept
-    mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
-    val = {"manifest": str(mix), "root": str(toy_manifest.parent)}
-    twins = Twins(tmp_path, val | {"domains": ["apparel", "cars", "packages", "storefronts"]})
-    config = twins.of("", read_values(file).plain) | {"val": val}
-    model = open_model(
-        composition(
-            tmp_path / "twin", **{k: v for k, v in config.items() if k not in ("name", "out")}
-        )
-    )
+    twins = Twins(tmp_path, data | {"domains": ["apparel", "cars", "packages", "storefronts"]})
+    config = twins.of("", read_values(file).plain) | {"val": data}
+    keys = {key: value for key, value in config.items() if key not in ("name", "out")}
+    model = open_model(composition(tmp_path / "twin", **keys))
     saved = tmp_path / "saved_model.pt"
     package(model.embedder, model.preprocess, saved)
     downgrade(saved)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.random_projection import GaussianRandomProjection
+from torch.nn import functional
 
 import export
 from composing import composition, random_clip, record
@@ -24,32 +25,30 @@ from guie.evaluation.validation import quick_scores
 from guie.models import open_model
 from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
-from tiny_runs import mix_with_val, tiny_run
+from tiny_runs import tiny_run
 
 
 @pytest.fixture(scope="module")
-def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of at most two classes a domain and three images a class, of every split."""
-    path = mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
-    table = load_manifest(path).table
+def few(data: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """At most two classes a domain and three images a class, of every split."""
+    table = load_manifest(data["manifest"]).table
     image = table.groupby(["split", "label"]).cumcount()
     number = table.groupby(["split", "domain"])["label"].transform(lambda x: x.factorize()[0])
+    path = tmp_path_factory.mktemp("few") / "mix.csv"
     save_manifest(table[(image < 3) & (number < 2)].reset_index(drop=True), path)
-    return path
+    return data | {"manifest": str(path)}
 
 
-def main(model: str | Path, mix: Path, root: Path, out: Path, dim: int, **pca: Any) -> Path:
-    """Scored by val, and unless it is said otherwise PCA of the train images."""
-    data = {"manifest": str(mix), "root": str(root)}
-    how = {"name": "pca", "images": data, **pca}
-    return composition(out, [model], val=data, reduce={**how, "dim": dim})
+def main(model: str | Path, few: dict[str, str], out: Path, dim: int, **pca: Any) -> Path:
+    """Scored by val, and unless changed PCA of the train images."""
+    reduce = {"name": "pca", "images": few, "dim": dim, **pca}
+    return composition(out, [model], val=few, reduce=reduce)
 
 
-def embedded(
-    model: str | Path, mix: Path, root: Path, split: str
-) -> tuple[np.ndarray, pd.DataFrame]:
-    rows = load_manifest(mix, root).split(split)
-    opened, files = open_model(str(model)), [root / path for path in rows["image_path"]]
+def embedded(model: Path, few: dict[str, str], split: str) -> tuple[np.ndarray, pd.DataFrame]:
+    manifest = load_manifest(few["manifest"], few["root"])
+    rows, opened = manifest.split(split), open_model(model)
+    files = [manifest.file(path) for path in rows["image_path"]]
     emb_ND = embed_files(make_accelerator(), opened.embedder, opened.preprocess, files, workers=0)
     return emb_ND, rows
 
@@ -64,44 +63,44 @@ def by_hand(emb_ND: np.ndarray, fit_ND: np.ndarray, dim: int, whiten: bool) -> n
     return projected_NR / np.linalg.norm(projected_NR, axis=1, keepdims=True)
 
 
+LORA = {"adapters": [{"kind": "lora", "rank": 2}]}
+
+
 @pytest.mark.parametrize(
-    ("head", "whiten"),
-    [(None, False), ({"dim": 32, "norm": "bn"}, True)],
-    ids=["headless", "head, whitened"],
+    ("model", "whiten"),
+    [({"head": None}, False), ({"head": {"dim": 32, "norm": "bn"}}, True), (LORA, False)],
+    ids=["without a head", "with a head, whitened", "with LoRA"],
 )
 def test_a_reduced_run_is_its_principal_components(
-    head: dict | None, whiten: bool, mix: Path, toy_manifest: Path, tmp_path: Path
+    model: dict, whiten: bool, few: dict[str, str], tmp_path: Path
 ) -> None:
-    root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=head)
-    out = main(run, mix, root, tmp_path / "out", 8, whiten=whiten)
-    fit_ND, _ = embedded(run, mix, root, "train")
-    val_ND, rows = embedded(run, mix, root, "val")
-    found_NR, _ = embedded(out, mix, root, "val")
+    run = tiny_run(tmp_path / "a", **model)
+    if model is LORA:  # adapters are merged, so the rates that trained them no longer apply
+        config = read_values(run / "config.yaml").plain
+        config["stages"][0]["lr"] = {"adapters": 1e-3, "head": 1e-3, "classes": 1e-3}
+        (run / "config.yaml").write_text(to_yaml(config))
+    out = main(run, few, tmp_path / "out", 8, whiten=whiten)
+    fit_ND, _ = embedded(run, few, "train")
+    val_ND, rows = embedded(run, few, "val")
+    found_NR, _ = embedded(out, few, "val")
     expected_NR = by_hand(val_ND, fit_ND, 8, whiten)
     # the sign of a component is free; similarities know none
     np.testing.assert_allclose(found_NR @ found_NR.T, expected_NR @ expected_NR.T, atol=1e-4)
 
     (line,) = read_metrics(out / "metrics.jsonl")
     assert line["val_mmp_at_5"] == pytest.approx(quick_scores(found_NR, rows)["mmp_at_5"])
-    message = record(out)["reduction"]
     before = record(out)["members"][0]["val"]
     assert before["val_r_at_1"] == pytest.approx(quick_scores(val_ND, rows)["r_at_1"])
     variance_D = np.linalg.svd(fit_ND - fit_ND.mean(axis=0), compute_uv=False) ** 2
-    np.testing.assert_allclose(
-        message["explained_variance"], variance_D[:8] / variance_D.sum(), rtol=1e-3
-    )
+    shares = record(out)["reduction"]["explained_variance"]
+    np.testing.assert_allclose(shares, variance_D[:8] / variance_D.sum(), rtol=1e-3)
 
 
 def test_a_librarys_model_becomes_a_run(
-    mix: Path,
-    toy_manifest: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    few: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch
 ) -> None:
-    out = tmp_path / "small"
-    main(random_clip(tmp_path), mix, toy_manifest.parent, out, 16)
-    (tmp_path / "clip.pt").unlink()  # the run is whole without it
+    out = main(random_clip(tmp_path), few, tmp_path / "small", 16)
+    (tmp_path / "clip.pt").unlink()  # the run is complete without it
     model = open_model(out)
     assert model.embedder.dim == 16
     assert model.config.image.mean == list(model.embedder.backbone.mean)
@@ -111,81 +110,63 @@ def test_a_librarys_model_becomes_a_run(
     export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
 
 
-def test_a_run_with_lora_is_reduced(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    """Its adapters are merged, so the rates that trained them no longer apply."""
-    run = tiny_run(tmp_path / "a", adapters=[{"kind": "lora", "rank": 2}])
-    config = read_values(run / "config.yaml").plain
-    config["stages"][0]["lr"] = {"adapters": 1e-3, "head": 1e-3, "classes": 1e-3}
-    (run / "config.yaml").write_text(to_yaml(config))
-    root = toy_manifest.parent
-    out = main(run, mix, root, tmp_path / "out", 8)
-    fit_ND, _ = embedded(run, mix, root, "train")
-    val_ND, _ = embedded(run, mix, root, "val")
-    found_NR, _ = embedded(out, mix, root, "val")
-    expected_NR = by_hand(val_ND, fit_ND, 8, whiten=False)
-    np.testing.assert_allclose(found_NR @ found_NR.T, expected_NR @ expected_NR.T, atol=1e-4)
-
-
-def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch) -> None:
+def test_texts_are_enough(few: dict[str, str], tmp_path: Path, monkeypatch) -> None:
     words = tmp_path / "words.txt"
     words.write_text("\n".join([*(f"word {n}" for n in range(30)), "", "word 3 "]))
     monkeypatch.chdir(tmp_path)  # where texts are kept
     monkeypatch.setattr(Fits, "embedded", None)  # no image is embedded to be fitted on
-    root = toy_manifest.parent
-    out = main(
-        random_clip(tmp_path), mix, root, tmp_path / "small", 8, images=None, texts=str(words)
-    )
-    message = record(out)["reduction"]
-    assert message["fitted_on"]["lines"] == 30
+    texts = {"images": None, "texts": str(words)}
+    out = main(random_clip(tmp_path), few, tmp_path / "small", 8, **texts)
+    assert record(out)["reduction"]["fitted_on"]["lines"] == 30
     assert open_model(out).embedder.dim == 8
     with pytest.raises(UserError, match="has no text encoder"):
-        main(out, mix, root, tmp_path / "again", 4, images=None, texts=str(words))
+        main(out, few, tmp_path / "again", 4, **texts)
 
 
-def test_only_train_or_val_is_fitted_on(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=None)
-    data = {"manifest": str(mix), "root": str(root), "per_domain": 3, "seed": 5}
-    with pytest.raises(UserError, match=r"reduce\.images\.split: Input should be 'train' or 'val'"):
-        main(run, mix, root, tmp_path / "x", 4, images=data | {"split": "test"})
+def test_the_sample_is_fitted_on(few: dict[str, str], tmp_path: Path, monkeypatch) -> None:
+    """Of the train split, of the named domains, at most so many images of each."""
+    run = tiny_run(tmp_path / "a", head=None)
+    sample = few | {"per_domain": 3, "seed": 5}
     with pytest.raises(UserError, match=r"the train split has no domain 'sea'; available: \w+, "):
-        main(run, mix, root, tmp_path / "x", 4, images=data | {"domains": ["sea"]})
-    fitted: list[Path] = []
-    domains = load_manifest(mix, root).split("train").set_index("image_path")["domain"]
+        main(run, few, tmp_path / "x", 4, images=sample | {"domains": ["sea"]})
+    rows = load_manifest(few["manifest"], few["root"]).split("train")
+    domains = rows.set_index("image_path")["domain"]
     two = sorted(domains.unique())[:2]
+    fitted, opened = [], EvalDataset.__init__
 
-    def noting(self: EvalDataset, files: list[Path], *more: Any, **kw: Any) -> None:
-        fitted[:] = files
-        opened(self, files, *more, **kw)
+    def noting(self: EvalDataset, files: list[Path], *more: Any, **keys: Any) -> None:
+        fitted[:] = [str(file.relative_to(few["root"])) for file in files]
+        opened(self, files, *more, **keys)
 
-    opened = EvalDataset.__init__
-    config = {"name": "pca", "dim": 4, "images": data | {"domains": two}}
-    with pytest.MonkeyPatch.context() as patched:
+    sample["domains"] = two
+    with monkeypatch.context() as patched:
         patched.setattr(EvalDataset, "__init__", noting)
-        out = composition(tmp_path / "b", [run], reduce=config)
-    names = [str(file.relative_to(root)) for file in fitted]
+        pca = {"name": "pca", "dim": 4, "images": sample}
+        out = composition(tmp_path / "b", [run], reduce=pca)
     expected = domains[domains.isin(two)].value_counts().clip(upper=3).to_dict()
-    assert domains[names].value_counts().to_dict() == expected
+    assert domains[fitted].value_counts().to_dict() == expected
     assert record(out)["reduction"]["fitted_on"]["images"] == expected
     with pytest.raises(UserError, match=r"dim 100: fitting needs more than 100 images"):
-        main(run, mix, root, tmp_path / "x", 100, images=data | {"domains": two})
+        main(run, few, tmp_path / "x", 100, images=sample)
 
 
-@pytest.mark.parametrize("head", [None, {"dim": 32}], ids=["headless", "head"])
+@torch.no_grad()
+@pytest.mark.parametrize("head", [None, {"dim": 32}], ids=["without a head", "with a head"])
 def test_a_random_matrix_and_the_first_numbers(head: dict | None, tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run", head=head)
     picture = torch.randint(0, 256, (1, 3, 40, 30), dtype=torch.uint8)
-    with torch.no_grad():
-        whole = open_model(run).scored(picture)
-        first = composition(tmp_path / "f", [run], reduce={"name": "first", "dim": 8})
-        expected = torch.nn.functional.normalize(whole[:, :8], dim=1)
-        torch.testing.assert_close(open_model(first).scored(picture), expected)
-        drawn = composition(tmp_path / "r", [run], reduce={"name": "random", "dim": 8})
-        matrix = GaussianRandomProjection(8, random_state=0).fit(whole.numpy()).components_
-        expected = torch.nn.functional.normalize(whole @ torch.tensor(matrix.T).float(), dim=1)
-        torch.testing.assert_close(open_model(drawn).scored(picture), expected)
-        again = composition(tmp_path / "a", [drawn], reduce={"name": "first", "dim": 4})
-        expected = torch.nn.functional.normalize(expected[:, :4], dim=1)
-        torch.testing.assert_close(open_model(again).scored(picture), expected)
+    whole = open_model(run).scored(picture)
+    matrix = GaussianRandomProjection(8, random_state=0).fit(whole.numpy()).components_
+    drawn = functional.normalize(whole @ torch.tensor(matrix.T).float(), dim=1)
+    for name, member, dim, expected in (
+        ("first", run, 8, whole[:, :8]),
+        ("random", run, 8, drawn),
+        ("first", tmp_path / "random8", 4, drawn[:, :4]),  # of the one before
+    ):
+        reduce = {"name": name, "dim": dim}
+        out = composition(tmp_path / f"{name}{dim}", [member], reduce=reduce)
+        found = open_model(out).scored(picture)
+        torch.testing.assert_close(found, functional.normalize(expected, dim=1))
 
 
 def test_the_sample_does_not_depend_on_the_order_of_rows() -> None:
@@ -198,22 +179,14 @@ def test_the_sample_does_not_depend_on_the_order_of_rows() -> None:
     assert len(balanced_sample(rows, 9000, seed=1)) == 40
 
 
-def test_whitened_components_have_unit_variance() -> None:
-    rng = np.random.default_rng(0)
-    data_ND = rng.normal(size=(500, 6)) * [9, 5, 3, 2, 1, 0.5] + 4
-    found = fit_components(data_ND, 3, whiten=True)
-    projected_NR = (data_ND - found.mean_D) @ found.weight_DR
-    np.testing.assert_allclose(np.cov(projected_NR.T), np.eye(3), atol=1e-8)
-    plain = fit_components(data_ND, 3, whiten=False)
-    np.testing.assert_allclose(plain.weight_DR.T @ plain.weight_DR, np.eye(3), atol=1e-8)
-
-
-def test_what_cannot_be_fitted_is_told() -> None:
+def test_a_fit_without_enough_data_is_refused() -> None:
     data_ND = np.random.default_rng(0).normal(size=(50, 10))
     flat_ND = data_ND[:, :3] @ np.random.default_rng(1).normal(size=(3, 10))
-    cases = [(data_ND, 10, "has 10 dimensions; take 1 to 9"), (data_ND, 0, "take 1 to 9")]
-    cases += [(data_ND * np.nan, 4, "not finite"), (data_ND[:5], 5, "more than 5")]
-    cases += [(flat_ND.astype(np.float32), 4, "vary in 3 dimensions")]
-    for emb_ND, dim, message in cases:
+    for emb_ND, dim, message in (
+        (data_ND, 10, "has 10 dimensions; take 1 to 9"),
+        (data_ND * np.nan, 4, "not finite"),
+        (data_ND[:5], 5, "more than 5"),
+        (flat_ND.astype(np.float32), 4, "vary in 3 dimensions"),
+    ):
         with pytest.raises(UserError, match=message):
             fit_components(emb_ND, dim, whiten=True)

@@ -13,7 +13,7 @@ import pytest
 import kills
 from guie.config.loading import to_yaml
 from runs_of_every_task import RUNS, Material, written
-from tiny_runs import TINY_CLIP, logged_losses
+from tiny_runs import TINY_CLIP, logged_losses, mix_with_val
 
 ROOT = Path(__file__).parents[2]
 TRAIN = [sys.executable, str(ROOT / "src/train.py")]
@@ -35,7 +35,9 @@ def test_a_killed_run_ends_at_the_same_bits(
     precision: str, toy_manifest: Path, tmp_path: Path
 ) -> None:
     """By SIGKILL, amid two stages with batch statistics, dropout, an average and loader processes."""
-    config = kills.write_config(tmp_path, kills.with_validation(toy_manifest))
+    config = kills.write_config(
+        tmp_path, mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
+    )
     words = ["--config", str(config), "--set", "deterministic=true", "--set", "data.workers=2"]
     words += ["--set", f"precision={precision}", "--set"]
     run([*TRAIN, *words, f"out={tmp_path / 'whole'}"])
@@ -80,7 +82,7 @@ def test_synchronised_statistics_of_one_process(material: Material, tmp_path: Pa
 
 def test_the_commands_follow_each_other(toy_manifest: Path, tmp_path: Path) -> None:
     """Train, embed, validate, export, score: each finds its GPU by itself."""
-    mix = kills.with_validation(toy_manifest)
+    mix = mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
     train = {
         "epochs": 0.5,
         "batch_size": 24,

@@ -1,22 +1,21 @@
-"""Two CPU processes share out the weights, and train as one process does that has them all."""
+"""Two CPU processes share the weights, and train as one process with all of them does."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
+from test_processes import SRC, environment, stopped_after
 from torch import nn
 from torch.distributed.tensor import DTensor
+from toy_configs import FROZEN, RATES, sets
 
-import kills
 import train
 import two_processes
 from guie.base.devices import make_accelerator
@@ -39,61 +38,28 @@ from guie.training.sharding import (
 from guie.training.stage import set_model
 from guie.training.step import gradients
 from guie.training.tasks import build_task
-from tiny_runs import bn_config, interrupted_after, tiny_config
+from tiny_runs import TINY_CLIP, interrupted_after, tiny_config
 from two_processes import SHARDED
 
-ROOT = Path(__file__).parents[2]
-ACCELERATE = ROOT / "configs/accelerate"
-
-
-def launched(words: list[str], lines: int) -> int:
-    """Train sharded, started as by a user; SIGTERM after so many lines of log, which are returned."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
-    launch += ["--config_file", str(ACCELERATE / "fsdp.yaml")]
-    launch += ["--main_process_port", "0", str(ROOT / "src/train.py"), *words]
-    plain = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
-    environment = plain | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(launch, env=environment)
-    log, ends = train_folder(words) / "metrics.jsonl", time.monotonic() + 120
-    while process.poll() is None and kills.count_lines(log) < lines and time.monotonic() < ends:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    try:
-        assert process.wait(300) != 0
-    finally:
-        process.kill()
-    return kills.count_lines(log)
-
-
-def train_folder(words: list[str]) -> Path:
-    config = load_config(words[1], RunConfig, words[3::2])
-    return Path(config.out) / config.name
+ACCELERATE = SRC.parent / "configs/accelerate"
 
 
 @pytest.fixture(scope="module")
-def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def words(written: Callable) -> list[str]:
     """A frozen stage, then one at another size with all that has a state or looks at all weights."""
-    folder = tmp_path_factory.mktemp("fsdp")
-    rates = {"head": 1e-3, "classes": 1e-3}
-    train = {"batch_size": 16, "ema_decay": 0.9, "clip_grad_norm": 1.0}
-    stages = [
-        {"epochs": 0.8, "lr": rates},
-        {
-            "epochs": 1.2,
-            "size_px": 40,
-            "accumulate": 2,
-            "sam_rho": 0.05,
-            "validate_every": "3 steps",
-            "lr": {"backbone": 1e-4, **rates},
-        },
-    ]
-    return bn_config(folder, kills.with_validation(toy_manifest), train, stages)
+    full = {"epochs": 1.2, "size_px": 40, "accumulate": 2, "sam_rho": 0.05}
+    full |= {"validate_every": "3 steps", "lr": {**RATES, "classes": 1e-3}}
+    return written(
+        model={"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
+        train={"batch_size": 16, "ema_decay": 0.9, "clip_grad_norm": 1.0},
+        stages=[{"epochs": 0.8, "lr": {**FROZEN, "classes": 1e-3}}, full],
+    )
 
 
 @pytest.fixture(scope="module")
-def one(config: Path) -> Path:
+def one(words: list[str]) -> Path:
     """The run of a single process."""
-    return train.main(["--config", str(config)])
+    return train.main(words)
 
 
 # There split class weights have right gradients, and all others twice theirs
@@ -104,42 +70,29 @@ averaged_on_cpus = pytest.mark.skipif(
 
 @pytest.mark.slow
 @averaged_on_cpus
-def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
-    words = ["--config", str(config), "--set", "name=launched"]
-    begun = launched(words, lines=6)
-    assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
-    saved = Checkpoints(train_folder(words), keep=1).load()
-    assert saved and saved["state"].global_step >= 6  # else the run below begins anew, and is right
-    same_run(train.main([*words, "--resume"]), one)
-
-
-def test_the_launchers_files_say_what_is_tested_here() -> None:
-    read = {path.stem: load_config_from_file(str(path)) for path in ACCELERATE.glob("*.yaml")}
-    assert {name: file.distributed_type for name, file in read.items()} == {
-        "ddp": "MULTI_GPU",
-        "fsdp": "FSDP",
-    }
-    settings = read["fsdp"].fsdp_config
-    assert settings["fsdp_version"] == int(SHARDED["FSDP_VERSION"])
-    assert settings["fsdp_auto_wrap_policy"] == SHARDED["FSDP_AUTO_WRAP_POLICY"]
+def test_begun_sharded_and_ended_by_one(words: list[str], one: Path) -> None:
+    words = [*words, *sets("name=launched")]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    launch += ["--config_file", str(ACCELERATE / "fsdp.yaml"), "--main_process_port", "0"]
+    cpus = environment() | {"ACCELERATE_USE_CPU": "true"}
+    process = subprocess.Popen([*launch, str(SRC / "train.py"), *words], env=cpus)
+    stopped_after(process, one.with_name("launched") / "metrics.jsonl", 6)
+    assert_same_run(train.main([*words, "--resume"]), one)
 
 
 @averaged_on_cpus
-@pytest.mark.slow  # its way back, and other folders, are tested at once
-def test_begun_by_one_and_ended_sharded(
-    config: Path, one: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--config", str(config), "--set", "name=sharded_later", "--set"]
-    words += ["checkpoint_every=5 steps"]
+@pytest.mark.slow
+def test_begun_by_one_and_ended_sharded(words: list[str], one: Path, monkeypatch) -> None:
+    words = [*words, *sets("name=sharded_later", "checkpoint_every=5 steps")]
     with monkeypatch.context() as patched:
         interrupted_after(patched, steps=7)
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
     two_processes.run("train", [*words, "--resume"], **SHARDED)
-    same_run(train_folder(words), one)
+    assert_same_run(one.with_name("sharded_later"), one)
 
 
-def same_run(run: Path, one: Path) -> None:
+def assert_same_run(run: Path, one: Path) -> None:
     """Logs and last checkpoints agree, the latter name by name."""
     logs = [read_metrics(folder / "metrics.jsonl") for folder in (run, one)]
     for line, expected in zip(*logs, strict=True):
@@ -151,8 +104,17 @@ def same_run(run: Path, one: Path) -> None:
         torch.testing.assert_close(saved[part], expected[part], rtol=1e-3, atol=1e-3)
 
 
+def test_the_launchers_files_are_those_tested_here() -> None:
+    read = {path.stem: load_config_from_file(str(path)) for path in ACCELERATE.glob("*.yaml")}
+    types = {name: file.distributed_type for name, file in read.items()}
+    assert types == {"ddp": "MULTI_GPU", "fsdp": "FSDP"}
+    settings = read["fsdp"].fsdp_config
+    assert settings["fsdp_version"] == int(SHARDED["FSDP_VERSION"])
+    assert settings["fsdp_auto_wrap_policy"] == SHARDED["FSDP_AUTO_WRAP_POLICY"]
+
+
 class Blocks(nn.Module):
-    """Named as the towers name theirs, with buffers that are saved and that are not."""
+    """Named as backbones name their blocks, with buffers that are saved and that are not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,11 +139,7 @@ class Block(nn.Sequential):
 
 
 def _shards_of_two(rank: int, folder: str) -> None:
-    os.environ.update(SHARDED, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-    os.environ.update(LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
+    two_processes.join(rank, folder, **SHARDED)
     accelerator = make_accelerator(cpu=True)
     task = Blocks()
     before = {name: value.clone() for name, value in task.state_dict().items()}
@@ -220,23 +178,11 @@ def _shards_of_two(rank: int, folder: str) -> None:
         again = gathered(accelerator, one.state_dict())
         if rank == 0:
             torch.testing.assert_close(again["state"], state["state"], rtol=0, atol=0)
-    accelerator.wait_for_everyone()
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_every_process_holds_its_part_and_can_have_the_whole(tmp_path: Path) -> None:
-    torch.multiprocessing.start_processes(
-        _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
-    )
+    two_processes.leave()
 
 
 def _blocks_in_bf16(rank: int, folder: str) -> None:
-    os.environ.update(SHARDED, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
-    os.environ.update(LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
+    two_processes.join(rank, folder, **SHARDED)
     accelerator = make_accelerator(cpu=True, mixed_precision="bf16")
     config = tiny_config(Path(folder) / "run")
     task = build_task(config, Classes(["a/0", "a/1", "b/0"], [4] * 3, ["a", "a", "b"]))
@@ -250,21 +196,21 @@ def _blocks_in_bf16(rank: int, folder: str) -> None:
     assert [one for (one,) in groups] == list(model.parameters())
     assert all(p.dtype == torch.float32 and isinstance(p, DTensor) for p in model.parameters())
 
-    gathered_as: dict[str, set[torch.dtype]] = {}
+    sent: dict[str, set[torch.dtype]] = {}
+
+    def note(name: str, module: nn.Module) -> None:
+        sent.setdefault(name, set()).update(p.dtype for p in module.parameters())
+
     for name, module in model.named_modules():
-        if not list(module.children()):
-            module.register_forward_pre_hook(
-                lambda module, args, name=name: gathered_as.setdefault(name, set()).update(
-                    p.dtype for p in module.parameters()
-                )
-            )
+        if not list(module.children()) and list(module.parameters()):
+            module.register_forward_pre_hook(lambda module, args, name=name: note(name, module))
     images = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(rank))
     batch = Batch(torch.tensor([rank, 2]), torch.arange(2), torch.ones(2, 3), images)
     gradients(accelerator, model, batch, 1)
-    of_blocks = {name for name in gathered_as if ".resblocks." in name and gathered_as[name]}
-    others = {name for name in gathered_as if ".resblocks." not in name and gathered_as[name]}
-    assert of_blocks and all(gathered_as[name] == {torch.bfloat16} for name in of_blocks)
-    assert others and all(gathered_as[name] == {torch.float32} for name in others)
+    of_blocks = {name for name in sent if ".resblocks." in name}
+    assert of_blocks and of_blocks != sent.keys()
+    for name, types in sent.items():
+        assert types == {torch.bfloat16 if name in of_blocks else torch.float32}, name
     assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
     grads = {n: p.grad.full_tensor() for n, p in model.named_parameters() if p.grad is not None}
     assert len(grads) > len(of_blocks)
@@ -272,15 +218,14 @@ def _blocks_in_bf16(rank: int, folder: str) -> None:
     after = shards.whole(model).state_dict()
     for name, grad in grads.items():
         assert not grad.any() or not torch.equal(before[name], after[name]), name
-    accelerator.wait_for_everyone()
-    torch.distributed.destroy_process_group()
+    two_processes.leave()
 
 
 @pytest.mark.slow
-def test_only_weights_of_blocks_are_sent_in_bf16(tmp_path: Path) -> None:
-    torch.multiprocessing.start_processes(
-        _blocks_in_bf16, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
-    )
+@pytest.mark.parametrize("work", [_shards_of_two, _blocks_in_bf16])
+def test_shards_of_two_processes(work: Callable, tmp_path: Path) -> None:
+    """Each holds its part and can have the whole; only weights of blocks are sent in bf16."""
+    two_processes.saved_by(work, tmp_path)
 
 
 def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +239,8 @@ def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "message"),
     [
         (["channels_last=true"], "channels_last: FSDP shards contiguous weights only"),
+        (["train.batch_norm=train"], "batch_norm: .* under FSDP would keep different statistics"),
+        (["train.clip_grad_value=1"], "clip_grad_value: not supported under FSDP"),
         (
             ["model.backbone.pretrained=w.safetensors", "retention={weights: 1.0}"],
             "retention.weights: needs unsharded weights",
@@ -301,9 +248,9 @@ def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_sharded_is_refused(
-    settings: list[str], message: str, config: Path, monkeypatch: pytest.MonkeyPatch
+    settings: list[str], message: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = load_config(config, RunConfig, settings)
+    wanted = load_config(words[1], RunConfig, settings)
     refuse_unshardable(Accelerator(), wanted)  # not sharded
     monkeypatch.setattr("guie.training.sharding.is_sharded", lambda accelerator: True)
     with pytest.raises(UserError, match=message):

@@ -1,15 +1,19 @@
-"""Optimisers: rates and decay by part, by block, by depth; what is frozen keeps its bits."""
+"""Optimisers: rates and decay by part, by block, by depth; frozen parameters keep their bits."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
 import torch
+from open_clip import get_model_config
+from open_clip.coca_model import CoCa
+from open_clip.model import CLIP, CustomTextCLIP
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.conv import _ConvNd
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
@@ -26,62 +30,55 @@ from guie.training.optim import (
 from guie.training.sharding import continue_optimizer, load_optimizer, optimizer_state
 from tiny_runs import Parts
 
+ALL = {"backbone": 1e-5, "head": 1e-3, "classes": 1e-2}
+
 
 def task(**more: nn.Module) -> Parts:
     parts = {"backbone": nn.Linear(3, 4), "head": nn.LayerNorm(4)}
     return Parts({**parts, "classes": nn.Linear(4, 5, bias=False), **more})
 
 
-def test_any_part_that_a_task_declares_has_a_rate_of_its_own() -> None:
-    model = task(adapters=nn.Linear(4, 2))
-    stage = StageConfig.model_validate(
-        {"epochs": 1, "lr": {"adapters": 0.5, "head": 0.1}, "weight_decay": {"adapters": 0.2}}
-    )
-    freeze(model, stage.lr)
-    groups = {(g["part"], g["peak_lr"], g["weight_decay"]) for g in _groups(model, stage)}
-    assert groups == {("adapters", 0.5, 0.2), ("adapters", 0.5, 0.0), ("head", 0.1, 0.0)}
+def stage_of(**settings: Any) -> StageConfig:
+    return StageConfig.model_validate({"epochs": 1, **settings})
 
 
-def _groups(model: Parts, stage: StageConfig) -> list[dict]:
-    return build_optimizer(model, stage).param_groups
+def by_name(model: nn.Module, stage: StageConfig, key: str) -> dict[str, float]:
+    """A setting of each parameter that is optimised, by the name within its tower."""
+    groups = build_optimizer(model, stage).param_groups
+    value_of = {p: group[key] for group in groups for p in group["params"]}
+    return {
+        name.removeprefix("backbone.").removeprefix("tower."): value_of[p]
+        for name, p in model.named_parameters()
+        if p in value_of
+    }
 
 
-def test_a_parameter_outside_of_all_parts_is_an_error() -> None:
-    class Loose(Parts):
-        def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-            parts = super().parts()
-            return {name: parts[name] for name in ("backbone", "head")}
-
-    with pytest.raises(ValueError, match="classes.weight belongs to none of"):
-        freeze(Loose(task()), LearningRates(head=1.0))
+# ---------------------------------------------------------------- parts and blocks
 
 
-def test_each_part_gets_its_rate_and_vectors_no_decay() -> None:
-    stage = StageConfig(
-        epochs=1, lr=LearningRates(backbone=1e-5, head=1e-3, classes=1e-2), schedule="constant"
-    )
+def test_each_part_has_its_rate_and_decay() -> None:
+    stage = stage_of(lr=ALL, schedule="constant", weight_decay={"backbone": 1e-3, "classes": 1e-5})
     optimizer = build_optimizer(task(), stage)
-    rates = set_learning_rates(optimizer, stage, step=0, total_steps=10)
-    assert rates == {"backbone": 1e-5, "head": 1e-3, "classes": 1e-2}
-    for group in optimizer.param_groups:
-        assert group["lr"] == stage.lr.of(group["part"])
-        decayed = {parameter.ndim > 1 for parameter in group["params"]}
-        assert decayed == {group["weight_decay"] > 0}
+    assert set_learning_rates(optimizer, stage, step=0, total_steps=10) == ALL
+    assert all(group["lr"] == stage.lr.of(group["part"]) for group in optimizer.param_groups)
+    plain = {"weight": 1e-3, "bias": 0.0, "head.weight": 0.0, "head.bias": 0.0}
+    assert by_name(task(), stage, "weight_decay") == plain | {"classes.weight": 1e-5}
+    every = stage_of(lr=ALL, weight_decay=0.1, decay_vectors=True)  # as the challenge's 5th place
+    assert set(by_name(task(), every, "weight_decay").values()) == {0.1}
+    model = task(adapters=nn.Linear(4, 2))  # any part that a task declares
+    rates = {"adapters": 0.5, "head": 0.1}
+    stage = stage_of(lr=rates, weight_decay=WeightDecays(adapters=0.2))
+    freeze(model, stage.lr)
+    groups = build_optimizer(model, stage).param_groups
+    found = {(group["part"], group["peak_lr"], group["weight_decay"]) for group in groups}
+    assert found == {("adapters", 0.5, 0.2), ("adapters", 0.5, 0.0), ("head", 0.1, 0.0)}
 
 
-def test_a_frozen_part_does_not_move() -> None:
-    model = task()
-    rates = LearningRates(head=1e-2, classes=1e-2)
-    freeze(model, rates)
-    stage = StageConfig(epochs=1, lr=rates)
-    optimizer = build_optimizer(model, stage)
-    before = {name: value.clone() for name, value in model.named_parameters()}
-    set_learning_rates(optimizer, stage, 0, 10)
-    features = model["head"](model["backbone"](torch.randn(8, 3)))
-    model["classes"](features).square().sum().backward()
-    optimizer.step()
-    moved = {n for n, value in model.named_parameters() if not torch.equal(value, before[n])}
-    assert moved == {"head.weight", "head.bias", "classes.weight"}
+def test_a_stage_that_trains_nothing_is_refused() -> None:
+    model = Parts({"backbone": nn.Linear(2, 2)})
+    freeze(model, LearningRates(head=1.0))  # a part that does not exist
+    with pytest.raises(UserError, match="stage idle: nothing to train"):
+        build_optimizer(model, stage_of(name="idle", lr={"head": 1.0}))
 
 
 def vit() -> nn.Module:
@@ -99,16 +96,6 @@ def clip() -> nn.Module:
     """Both towers, as the contrastive task has them."""
     config = BackboneConfig(library="open_clip", name="guie-tiny")
     return Parts({"backbone": create_clip(config, None)})
-
-
-def peak_rates(model: nn.Module, stage: StageConfig) -> dict[str, float]:
-    """The rate of every parameter, without what its name has in common with all others."""
-    optimizer = build_optimizer(model, stage)
-    rate_of = {p: group["peak_lr"] for group in optimizer.param_groups for p in group["params"]}
-    names = {name: p for name, p in model.named_parameters() if p in rate_of}
-    return {
-        n.removeprefix("backbone.").removeprefix("tower."): rate_of[p] for n, p in names.items()
-    }
 
 
 BLOCKS = {
@@ -143,118 +130,70 @@ BLOCKS = {
 @pytest.mark.parametrize("case", BLOCKS)
 def test_rates_by_block(case: str) -> None:
     model, blocks, expected = BLOCKS[case]
-    lr = LearningRates(backbone=1.0, head=3.0, blocks=blocks)
-    rates = peak_rates(model(), StageConfig(epochs=1, lr=lr))
+    stage = stage_of(lr={"backbone": 1.0, "head": 3.0, "blocks": blocks})
+    rates = by_name(model(), stage, "peak_lr")
     assert {name: rates[name] for name in expected} == expected
 
 
 def test_frozen_blocks_keep_their_bits_and_the_rest_moves() -> None:
     model = vit()
-    lr = LearningRates(head=1e-2, blocks={0: 0.0, 4: 1e-2})
-    freeze(model, lr)
-    stage = StageConfig(epochs=1, lr=lr, optimizer="sgd", schedule="constant")
+    stage = stage_of(lr={"head": 1e-2, "blocks": {0: 0.0, 4: 1e-2}}, optimizer="sgd")
+    freeze(model, stage.lr)
     before = copy.deepcopy(model.state_dict())
-    step(model, build_optimizer(model, stage), stage)
+    optimizer = build_optimizer(model, stage)
+    set_learning_rates(optimizer, stage, 0, 1)
+    size_px = model["backbone"]["tower"].patch_embed.img_size[0]
+    images = torch.randn(2, 3, size_px, size_px, generator=torch.Generator().manual_seed(0))
+    model["head"](model["backbone"]["tower"](images)).square().sum().backward()
+    optimizer.step()
     moved = {n for n, value in model.state_dict().items() if not torch.equal(value, before[n])}
     assert {Timm.block_of(name) for name in moved if "blocks" in name} == {4, 5}
     assert {name for name in moved if "blocks" not in name} == {"head.weight", "head.bias"}
-    with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert with_gradient == moved
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, stage: StageConfig) -> None:
-    """One step on random images."""
-    torch.manual_seed(0)
-    set_learning_rates(optimizer, stage, 0, 1)
-    size_px = model["backbone"]["tower"].patch_embed.img_size[0]
-    features = model["backbone"]["tower"](torch.randn(2, 3, size_px, size_px))
-    model["head"](features).square().sum().backward()
-    optimizer.step()
-
-
-def test_a_later_stage_trains_what_an_earlier_froze() -> None:
-    model = vit()
-    freeze(model, LearningRates(blocks={5: 1e-3}))
-    freeze(model, LearningRates(backbone=1e-3, head=1e-3))
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == moved
+    freeze(model, LearningRates(backbone=1e-3, head=1e-3))  # a later stage trains all of it
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("name", "message"),
     [
-        (vit, "lr.blocks: 6: the backbone has 6 blocks, 0 to 5"),
-        (
-            lambda: Parts({"backbone": timm.create_model("test_resnet", num_classes=0)}),
-            "lr.blocks: 0: the backbone has no blocks",
-        ),
+        ("test_vit", "lr.blocks: 6: the backbone has 6 blocks, 0 to 5"),
+        ("test_resnet", "lr.blocks: 0: the backbone has no blocks"),
     ],
-    ids=["too high", "without blocks"],
 )
-def test_an_unknown_block_is_refused(model: Callable[[], nn.Module], said: str) -> None:
-    model = model()
-    lr = LearningRates(blocks={0: 0.0, 6: 1e-3, 9: 1e-3})
-    with pytest.raises(UserError, match=f"^{said}$"):
-        refuse_unknown_blocks(model, lr)
+def test_an_unknown_block_is_refused(name: str, message: str) -> None:
+    model = Parts({"backbone": timm.create_model(name, num_classes=0)})
+    with pytest.raises(UserError, match=f"^{message}$"):
+        refuse_unknown_blocks(model, LearningRates(blocks={0: 0.0, 6: 1e-3, 9: 1e-3}))
 
 
-def test_weight_decay_by_part() -> None:
-    lr = LearningRates(backbone=1.0, head=1.0, classes=1.0)
-    decay = WeightDecays(backbone=1e-3, classes=1e-5)
-    model = task()
-    optimizer = build_optimizer(model, StageConfig(epochs=1, lr=lr, weight_decay=decay))
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    decays = {names[p]: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
-    assert decays == {
-        "backbone.weight": 1e-3,
-        "backbone.bias": 0.0,
-        "head.weight": 0.0,
-        "head.bias": 0.0,
-        "classes.weight": 1e-5,
-    }
-
-
-def test_vectors_may_be_decayed_too() -> None:
-    """As where all parameters go to torch's AdamW: the challenge's 5th place, and others."""
-    model, lr = task(), LearningRates(backbone=1.0, head=1.0, classes=1.0)
-    stage = StageConfig(epochs=1, lr=lr, weight_decay=0.1, decay_vectors=True)
-    optimizer = build_optimizer(model, stage)
-    assert {g["weight_decay"] for g in optimizer.param_groups} == {0.1}
-    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(model.parameters()))
-
-
-def one_weight(**settings) -> list[float]:
-    """A weight of 1 with gradient 2 and decay .5, after each of two steps at rate .1."""
-    model = Parts({"head": nn.Linear(1, 1, bias=False)}).double()
-    nn.init.ones_(model["head"].weight)
-    rates = LearningRates(head=0.1)
-    stage = StageConfig(epochs=1, lr=rates, schedule="constant", weight_decay=0.5, **settings)
-    optimizer = build_optimizer(model, stage)
-    after = []
-    for number in range(2):
-        set_learning_rates(optimizer, stage, number, 2)
-        model["head"].weight.grad = torch.full((1, 1), 2.0, dtype=torch.float64)
-        optimizer.step()
-        after.append(model["head"].weight.item())
-    return after
+# ---------------------------------------------------------------- steps
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("optimizer", "expected"),
     [
-        ({"optimizer": "sgd"}, [1 - 0.1 * 2.5, 0.75 - 0.1 * (2 + 0.375)]),
-        (
-            {"optimizer": {"name": "sgd", "momentum": 0.9}},
-            [0.75, 0.75 - 0.1 * (0.9 * 2.5 + 2 + 0.375)],
-        ),
+        ("sgd", [1 - 0.1 * 2.5, 0.75 - 0.1 * (2 + 0.375)]),
+        ({"name": "sgd", "momentum": 0.9}, [0.75, 0.75 - 0.1 * (0.9 * 2.5 + 2 + 0.375)]),
         # Adam's steps have the length of the rate, whatever the decay adds to the gradient
-        ({"optimizer": "adam"}, [0.9, 0.8]),
-        ({"optimizer": "adamw"}, [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
-        ({}, [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
+        ("adam", [0.9, 0.8]),
+        ("adamw", [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
+        (None, [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
     ],
-    ids=["sgd", "momentum", "adam", "adamw", "default"],
 )
-def test_optimisers_step_as_they_are_defined(settings: dict, expected: list[float]) -> None:
-    assert one_weight(**settings) == pytest.approx(expected, rel=1e-3)
+def test_optimisers_step_as_they_are_defined(optimizer: Any, expected: list[float]) -> None:
+    """A weight of 1 with gradient 2 and decay .5, after each of two steps at rate .1."""
+    model = Parts({"head": nn.Linear(1, 1, bias=False)}).double()
+    nn.init.ones_(model["head"].weight)
+    more = {"optimizer": optimizer} if optimizer else {}
+    stage = stage_of(lr={"head": 0.1}, schedule="constant", weight_decay=0.5, **more)
+    built, after = build_optimizer(model, stage), []
+    for number in range(2):
+        set_learning_rates(built, stage, number, 2)
+        model["head"].weight.grad = torch.full((1, 1), 2.0, dtype=torch.float64)
+        built.step()
+        after.append(model["head"].weight.item())
+    assert after == pytest.approx(expected, rel=1e-3)
 
 
 def adamw_slowly(value: float, grads: list[float], rates: list[float]) -> float:
@@ -302,19 +241,9 @@ def test_adam_runs_on_over_a_change_of_stage() -> None:
         assert model["head"].weight.item() == pytest.approx(late, rel=1e-9)
 
 
-def test_a_stage_that_trains_nothing_is_refused() -> None:
-    model = Parts({"backbone": nn.Linear(2, 2)})
-    lr = LearningRates(head=1.0)  # of a part that is not there
-    freeze(model, lr)
-    with pytest.raises(UserError, match="stage idle: nothing to train"):
-        build_optimizer(model, StageConfig(name="idle", epochs=1, lr=lr))
-
-
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
 def test_the_kernel_is_fused_on_cuda_alone_and_stays_on_resume(name: str) -> None:
-    config = StageConfig.model_validate(
-        {"epochs": 1, "lr": {"head": 0.1}, "optimizer": {"name": name}}
-    ).optimizer
+    config = stage_of(lr={"head": 0.1}, optimizer=name).optimizer
     with FakeTensorMode():  # has devices that the machine has not
         there = create_optimizer(config, [{"params": [torch.empty(2, device="cuda")]}])
     here = create_optimizer(config, [{"params": [torch.empty(2)]}])
@@ -323,8 +252,13 @@ def test_the_kernel_is_fused_on_cuda_alone_and_stays_on_resume(name: str) -> Non
     assert not here.param_groups[0]["fused"]
 
 
+# ---------------------------------------------------------------- every kind of backbone
+
+# Embedding: of words, which open_clip's own training decays too
+MULTIPLY = (nn.Linear, _ConvNd, nn.MultiheadAttention, nn.LSTM, nn.Embedding)
+LAYER_DECAY = stage_of(lr={"backbone": 1.0}, layer_decay=0.5)
 # Families of timm whose order of layers our names of blocks do not give
-REFUSED = (
+UNKNOWN_ORDER = (
     "cait coat deepseek_vit densenet dla dpn fastvit hrnet inception_resnet_v2 inception_v3"
     " inception_v4 lowformer mobilenetv5 mobilevit nasnet nest nfnet pit pnasnet rdnet regnet res2net"
     " resnest resnet rexnet selecsls senet sknet tnt tresnet twins vgg visformer"
@@ -332,35 +266,106 @@ REFUSED = (
 ).split()
 
 
+def decayed(tower: nn.Module, **keys: bool) -> set[str]:
+    """The names of a backbone's parameters that have weight decay."""
+    stage = stage_of(lr={"backbone": 1.0}, weight_decay=0.1, **keys)
+    model = Parts({"backbone": tower})
+    return {name for name, decay in by_name(model, stage, "weight_decay").items() if decay}
+
+
+def matrices(tower: nn.Module) -> set[str]:
+    """The matrices, by the kind of module that they are in, but those that the library spares."""
+    found = {
+        f"{place}.{name}".lstrip(".")
+        for place, module in tower.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim > 1
+        and isinstance(module, MULTIPLY)
+        and name != "gain"  # NFNet's, of shape (C, 1, 1, 1)
+    }
+    for place, module in tower.named_modules():
+        spared = getattr(module, "no_weight_decay", set)()
+        found -= {f"{place}.{name}".lstrip(".") for name in spared}
+    return found
+
+
+def assert_rates_rise(tower: nn.Module, encoder: nn.Module) -> None:
+    """Layer decay: from input to output of an image encoder."""
+    groups = build_optimizer(Parts({"backbone": tower}), LAYER_DECAY).param_groups
+    rates = {p: group["peak_lr"] for group in groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in groups) == len(rates)
+    named = [(name, p) for name, p in encoder.named_parameters() if p.requires_grad]
+    rising = [rates[p] for name, p in named if "." in name]
+    assert rising == sorted(rising) and len(set(rising)) > 3
+
+
+def on_meta(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model(name, num_classes=0)
+
+
+def clip_of_kind(name: str) -> nn.Module:
+    """A whole CLIP, with the class that open_clip takes for it."""
+    config = get_model_config(name)
+    kind = CustomTextCLIP if config.pop("custom_text", False) else CLIP
+    kind = CoCa if "multimodal_cfg" in config else kind
+    with torch.device("meta"):
+        return kind(**config)
+
+
 @pytest.mark.slow
-def test_layer_decay_rises_from_input_to_output_in_every_family_or_is_refused() -> None:
-    stage = StageConfig(epochs=1, lr=LearningRates(backbone=1.0), layer_decay=0.5)
-    refused = []
-    for family in timm.list_modules():
-        with torch.device("meta"):
-            tower = timm.create_model(timm.list_models(module=family)[0], num_classes=0)
-        model = Parts({"backbone": tower})
-        try:
-            groups = build_optimizer(model, stage).param_groups
-        except UserError as error:
-            assert str(error).startswith("layer_decay: ")
-            refused.append(family)
-            continue
-        rates = {p: group["peak_lr"] for group in groups for p in group["params"]}
-        trained = {name: p for name, p in tower.named_parameters() if p.requires_grad}
-        assert sum(len(g["params"]) for g in groups) == len(rates) == len(trained)
-        rising = [rates[p] for name, p in trained.items() if "." in name]
-        assert rising == sorted(rising) and len(set(rising)) > 3, family
-    assert refused == REFUSED
+@pytest.mark.parametrize("family", timm.list_modules())
+def test_matrices_decay_and_layer_decay_rises_in_a_timm_family(family: str) -> None:
+    tower = on_meta(timm.list_models(module=family)[0])
+    assert decayed(tower) == matrices(tower)
+    if family not in UNKNOWN_ORDER:
+        assert_rates_rise(tower, tower)
+        return
+    with pytest.raises(UserError, match="^layer_decay: "):
+        assert_rates_rise(tower, tower)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["resnet10t", "densenet121", "regnetx_002", "pit_ti_224"]  # blocks under other names
-    + ["xcit_nano_12_p16_224", "cait_xxs24_224"],  # class attention after the last block
+    ("name", "free", "order_is_known"),
+    [
+        ("RN50", {"text_projection"}, False),
+        ("ViT-B-32", {"visual.proj", "text_projection"}, True),
+        (
+            "coca_ViT-B-32",
+            {"visual.proj", "text.text_projection", "text_decoder.text_projection"},
+            False,
+        ),
+        ("convnext_base", {"text_projection"}, True),
+        ("EVA02-B-16", {"text.text_projection"}, True),
+        ("ViT-B-16-SigLIP2", set(), True),
+    ],
 )
-def test_layer_decay_refuses_a_backbone_whose_order_it_does_not_know(name: str) -> None:
-    with torch.device("meta"):
-        model = Parts({"backbone": timm.create_model(name, num_classes=0)})
+def test_matrices_decay_and_layer_decay_rises_in_an_open_clip_kind(
+    name: str, free: set[str], order_is_known: bool
+) -> None:
+    clip = clip_of_kind(name)
+    assert decayed(clip) == matrices(clip) | free
+    if order_is_known:
+        for tower in (clip, clip.visual):
+            assert_rates_rise(tower, clip.visual)
+        return
     with pytest.raises(UserError, match="^layer_decay: "):
-        build_optimizer(model, StageConfig(epochs=1, lr=LearningRates(backbone=1), layer_decay=0.5))
+        assert_rates_rise(clip, clip.visual)
+
+
+def test_tokens_and_positions_decay_if_the_config_says_so() -> None:
+    """By default a step without gradient shrinks matrices alone, by 1 - rate x decay."""
+    tower = timm.create_model("test_vit", num_classes=0)
+    assert decayed(tower, decay_embeddings=True) == decayed(tower) | {"cls_token", "pos_embed"}
+    assert decayed(tower, decay_vectors=True) == {name for name, _ in tower.named_parameters()}
+    before = {name: value.detach().clone() for name, value in tower.named_parameters()}
+    stage = stage_of(lr={"backbone": 0.5}, optimizer="sgd", weight_decay=0.2)
+    optimizer = build_optimizer(Parts({"backbone": tower}), stage)
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"]
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, value in tower.named_parameters():
+        factor = 0.9 if name in matrices(tower) else 1.0
+        torch.testing.assert_close(value.detach(), before[name] * factor)

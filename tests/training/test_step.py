@@ -1,4 +1,4 @@
-"""Micro-batches, memory, and the watch over the loss."""
+"""Micro-batches, memory, SAM, and the watch over the loss."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ from guie.training.step import (
     sam_step,
 )
 
+Output = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
 
 class Toy(nn.Module):
     """Mean squared error; with `limit`, memory for so many images at once."""
 
-    def __init__(self, limit: int | None = None):
+    def __init__(self, limit: float | None = None):
         super().__init__()
         torch.manual_seed(0)
         self.linear, self.limit = nn.Linear(3, 1), limit
 
-    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def forward(self, batch: Batch) -> Output:
         if self.limit and len(batch) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory")
         loss = (self.linear(batch.images_BCHW)[:, 0] - batch.label_B).square().mean()
         return loss, {"loss": loss.detach()}
 
 
-def batch(size: int = 10) -> Batch:
+def batch() -> Batch:
     """Vectors in place of images, numbers in place of classes."""
     generator = torch.Generator().manual_seed(1)
-    images = torch.randn(size, 3, generator=generator)
-    numbers = torch.randn(size, generator=generator)
-    return Batch(numbers, torch.arange(size), images_BCHW=images)
+    images = torch.randn(10, 3, generator=generator)
+    return Batch(torch.randn(10, generator=generator), torch.arange(10), images_BCHW=images)
 
 
 def config(**changes) -> RunConfig:
     model = {"backbone": {"library": "timm", "name": "x"}, "image": {"size_px": 8}}
     stages = [{"epochs": 1, "lr": {"head": 1, "classes": 1}}]
-    data = {"manifest": "m.csv"}
-    return RunConfig.model_validate(
-        {"name": "t", "data": data, "model": model, "stages": stages, **changes}
-    )
+    values = {"name": "t", "data": {"manifest": "m.csv"}, "model": model, "stages": stages}
+    return RunConfig.model_validate(values | changes)
+
+
+HALVE = config(on_out_of_memory="halve")
 
 
 @pytest.fixture(scope="module")
@@ -72,28 +74,23 @@ def test_micro_batches_give_the_gradients_of_the_whole(
     torch.testing.assert_close(parts.linear.weight.grad, whole.linear.weight.grad)
 
 
-def test_memory_that_runs_out_halves_the_micro_batches_or_says_what_to_lower(
+def test_out_of_memory_halves_the_micro_batches_or_names_what_to_lower(
     accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, model, state = Toy(), Toy(limit=4), TrainState()
     gradients(accelerator, whole, batch(), 1)
     args = (accelerator, model, batch())
-    gradients_within_memory(*args, config(on_out_of_memory="halve"), state, draw=(0,))
+    gradients_within_memory(*args, HALVE, state, draw=(0,))
     assert state.halvings == 2 and "4 micro-batches a step" in capsys.readouterr().err
     torch.testing.assert_close(model.linear.weight.grad, whole.linear.weight.grad)
     with pytest.raises(UserError, match="step 1 of stage train.*train.accumulate to 2.*--resume"):
         gradients_within_memory(*args, config(), TrainState(), draw=(0,))
     model.limit = 0.5  # not even one image
     with pytest.raises(UserError, match="lower the image size"):
-        gradients_within_memory(*args, config(on_out_of_memory="halve"), state, draw=(0,))
-
-
-def test_other_errors_are_not_taken_for_memory(accelerator: Accelerator) -> None:
+        gradients_within_memory(*args, HALVE, state, draw=(0,))
     bad = replace(batch(), images_BCHW=torch.zeros(10, 4))
-    with pytest.raises(RuntimeError, match="shapes"):
-        gradients_within_memory(
-            accelerator, Toy(), bad, config(on_out_of_memory="halve"), TrainState(), draw=(0,)
-        )
+    with pytest.raises(RuntimeError, match="shapes"):  # any other error stays as it is
+        gradients_within_memory(accelerator, Toy(), bad, HALVE, TrainState(), draw=(0,))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -107,7 +104,7 @@ def test_a_loss_that_is_not_finite_is_named_with_its_images(
     message = f"loss is {value} at step 6 of stage train, .*'head': 0.5.*intact.* c.jpg"
     with pytest.raises(UserError, match=message):
         watch.check(accelerator, paths, stage, step=7)
-    watch.check(accelerator, paths, stage, step=7)  # what was told is not told again
+    watch.check(accelerator, paths, stage, step=7)  # reported once
     watch.add(torch.tensor(1.0), torch.tensor([0]), {})
     watch.check(accelerator, paths, stage, step=8)
 
@@ -159,12 +156,12 @@ def test_sam_leaves_an_overflow_to_the_scaler() -> None:
 class Remembering(Toy):
     """A running mean, and a loss with a memory: state in buffers and outside of them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         config = MultiSimilarityConfig(name="multi_similarity", memory=32)
         self.loss, self.norm = MetricLearningLoss(config, 4, 3), nn.BatchNorm1d(3)
 
-    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def forward(self, batch: Batch) -> Output:
         emb_BD = nn.functional.normalize(self.norm(batch.images_BCHW) + self.linear.weight)
         loss = self.loss(emb_BD, torch.arange(len(emb_BD)) % 4)[0]
         return loss, {"loss": loss.detach()}
@@ -172,7 +169,7 @@ class Remembering(Toy):
 
 @pytest.mark.parametrize("sam", [True, False])
 def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
-    """With SAM, whose second pass stands elsewhere, and where memory ran out on the way."""
+    """With SAM, whose second pass is at other weights, and where a pass ran out of memory."""
     ours, once = Remembering(), Remembering()
 
     def step() -> dict[str, torch.Tensor]:
@@ -195,23 +192,22 @@ def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
 
 
 class Dropping(Toy):
-    """What dropout leaves of a batch."""
+    """Logs the sum of what dropout keeps of a batch."""
 
-    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        left = nn.functional.dropout(batch.images_BCHW, 0.5)
-        return self.linear(left).mean(), {"left": left.sum()}
+    def forward(self, batch: Batch) -> Output:
+        kept = nn.functional.dropout(batch.images_BCHW, 0.5)
+        return self.linear(kept).mean(), {"kept": kept.sum()}
 
 
 def test_each_process_and_each_step_draws_its_own_dropout(accelerator: Accelerator) -> None:
     """And the same step of the same process the same, whatever ran before."""
 
-    def left(step: int, rank: int) -> float:
+    def kept(step: int, rank: int) -> float:
         torch.rand(step + 3 * rank)
-        draw = (0, 0, step, rank)
-        steps = (accelerator, Dropping(), batch(), config(), TrainState())
-        return gradients_within_memory(*steps, draw)["left"].item()
+        args = (accelerator, Dropping(), batch(), config(), TrainState())
+        return gradients_within_memory(*args, draw=(0, 0, step, rank))["kept"].item()
 
     places = [(step, rank) for step in range(3) for rank in range(2)]
-    first = [left(*place) for place in places]
+    first = [kept(*place) for place in places]
     assert len(set(first)) == len(places)
-    assert [left(*place) for place in reversed(places)] == first[::-1]
+    assert [kept(*place) for place in reversed(places)] == first[::-1]

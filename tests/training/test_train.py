@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from toy_configs import STAGES, write_config
+from toy_configs import FEW, FROZEN, STAGES
 
 import embed
 import train
@@ -19,18 +21,24 @@ from guie.models import open_model
 from guie.training.run_folder import read_metrics
 from tiny_runs import assert_same_bits, interrupted_after, logged_losses
 
-
-@pytest.fixture(scope="module")
-def config(mix: Path, toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_config(tmp_path_factory.mktemp("run") / "c.yaml", mix, toy_manifest.parent)
+SHORT = {"epochs": 0.1, "lr": FROZEN}
 
 
 @pytest.fixture(scope="module")
-def run(config: Path) -> Path:
-    return train.main(["--config", str(config)])
+def words(written: Callable) -> list[str]:
+    return written()
 
 
-def test_a_run_explains_itself(run: Path, mix: Path) -> None:
+@pytest.fixture(scope="module")
+def run(words: list[str]) -> Path:
+    return train.main(words)
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_a_run_explains_itself(run: Path) -> None:
     for name in ("config.yaml", "record.json", "summary.json", "model.safetensors"):
         assert (run / name).is_file(), name
     assert list(run.rglob("events.out.tfevents*"))
@@ -39,43 +47,41 @@ def test_a_run_explains_itself(run: Path, mix: Path) -> None:
     assert {line["stage"] for line in losses} == {"head", "full"}
     assert [line["step"] for line in losses] == list(range(1, len(losses) + 1))
     scores = [line["val_r_at_1"] for line in lines if "val_r_at_1" in line]
-    summary = json.loads((run / "summary.json").read_text())
-    assert len(scores) >= 3 and summary["best"]["val_r_at_1"] == max(scores)
+    assert len(scores) >= 3 and summary(run)["best"]["val_r_at_1"] == max(scores)
     # of the last stage, which trains all
-    assert summary["trainable_parameters"] == summary["parameters"]
-    assert {"lr_backbone" in line for line in losses if line["stage"] == "head"} == {False}
-    assert {"lr_backbone" in line for line in losses if line["stage"] == "full"} == {True}
+    assert summary(run)["trainable_parameters"] == summary(run)["parameters"]
+    for line in losses:
+        assert ("lr_backbone" in line) == (line["stage"] == "full")
 
 
-def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: Path) -> None:
+def test_a_finished_run_is_reused_and_another_config_refused(run: Path, words: list[str]) -> None:
     before = (run / "model.safetensors").stat().st_mtime_ns
-    assert train.main(["--config", str(config)]) == run
+    assert train.main(words) == run
     assert (run / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(UserError, match="another config .seed: 0, now 5"):
-        train.main(["--config", str(config), "--set", "seed=5"])
+        train.main([*words, "--set", "seed=5"])
 
 
-def test_resume_goes_on_to_the_same_bits(
-    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_resume_continues_to_the_same_bits(
+    run: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the second stage and resumed, a run ends as the uninterrupted one did."""
-    there = ["--config", str(config), "--set", f"out={tmp_path}"]
+    there = [*words, "--set", f"out={tmp_path}"]
     with monkeypatch.context() as patched:
         interrupted_after(patched, steps=5)  # the last checkpoint is older
         with pytest.raises(KeyboardInterrupt):
             train.main(there)
     with pytest.raises(UserError, match="unfinished run; --resume"):
         train.main(there)
-    resumed = train.main([*there, "--resume"])
-    assert_same_bits(resumed, run)
+    assert_same_bits(train.main([*there, "--resume"]), run)
 
 
 def test_a_resume_with_a_replaced_image_is_refused(
-    mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mix: Path, toy_manifest: Path, written: Callable, tmp_path: Path, monkeypatch
 ) -> None:
     root = tmp_path / "images"
     shutil.copytree(toy_manifest.parent, root)
-    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root, stages=STAGES[:1]))]
+    words = written(root=root, stages=STAGES[:1])
     with monkeypatch.context() as patched:
         interrupted_after(patched, steps=2)
         with pytest.raises(KeyboardInterrupt):
@@ -101,86 +107,73 @@ def test_embedding_and_validation_agree_with_the_training_log(
     rows = np.load(out)
     of_val = pd.read_csv(mix)["split"] == "val"
     assert len(rows["image_path"]) == of_val.sum() and rows["embedding"].shape[1] == 64
-    words = ["--embeddings", str(out), *common, "--index", "merged", "--out", str(report)]
-    validate.main(words)
-    best = json.loads((run / "summary.json").read_text())["best"]["val_r_at_1"]
+    validate.main(["--embeddings", str(out), *common, "--index", "merged", "--out", str(report)])
+    best = summary(run)["best"]["val_r_at_1"]
     assert json.loads(report.read_text())["mean"]["r_at_1"] == pytest.approx(best, abs=1e-9)
 
 
-def test_training_learns(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+def test_training_learns(written: Callable) -> None:
     """On few classes the loss falls far below its start: the gradients reach what they should."""
-    config = write_config(
-        tmp_path / "c.yaml",
-        mix,
-        toy_manifest.parent,
-        stages=[
-            {
-                "epochs": 12,
-                "domains": ["packages", "cars"],
-                "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2},
-                "augment": {"crop_scale": [1.0, 1.0], "crop_ratio": [1.0, 1.0]},
-            }
-        ],
-        task={"loss": {"name": "softmax"}},
-        checkpoint_every="1000 steps",
-    )
-    folder = train.main(["--config", str(config)])
-    losses = logged_losses(folder)
+    stage = {
+        "epochs": 12,
+        "domains": FEW,
+        "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2},
+        "augment": {"crop_scale": [1.0, 1.0], "crop_ratio": [1.0, 1.0]},
+    }
+    task = {"loss": {"name": "softmax"}}
+    losses = logged_losses(train.main(written(stages=[stage], task=task)))
     assert losses[-1] < 0.3 * losses[0]
 
 
 def test_without_a_val_split_no_score_is_claimed(
-    toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toy_manifest: Path, written: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = {"epochs": 0.1, "lr": {"head": 1e-3, "classes": 1e-2}}
-    config = write_config(tmp_path / "c.yaml", toy_manifest, toy_manifest.parent, stages=[stage])
+    words = written(manifest=toy_manifest, stages=[SHORT])
     for _ in range(2):  # the second finds it trained
-        folder = train.main(["--config", str(config)])
+        folder = train.main(words)
         assert "no val split, so the last weights are kept" in capsys.readouterr().out
-    assert json.loads((folder / "summary.json").read_text())["best"] is None
-    assert (folder / "model.safetensors").exists()
+    assert summary(folder)["best"] is None and (folder / "model.safetensors").exists()
 
 
 def test_domains_left_out_are_neither_trained_on_nor_validated(
-    mix: Path, toy_manifest: Path, tmp_path: Path
+    mix: Path, written: Callable
 ) -> None:
     """And what trains is counted without the classes."""
     table = pd.read_csv(mix)
     out = sorted(set(table["domain"]))[:2]
-    stage = {"epochs": 0.1, "lr": {"head": 1e-3, "classes": 1e-2}}
-    data = {"manifest": str(mix), "root": str(toy_manifest.parent), "workers": 0}
-    path = write_config(
-        tmp_path / "c.yaml",
-        mix,
-        toy_manifest.parent,
-        data=data | {"leave_out": out},
-        stages=[stage],
-    )
-    run = train.main(["--config", str(path)])
+    run = train.main(written(f"data.leave_out={out}", stages=[SHORT]))
     left = table[~table["domain"].isin(out)]
     classes = (run / "classes.txt").read_text().splitlines()
     assert classes == sorted(set(left.loc[left["split"] == "train", "label"]))
-    scored = {
-        k.partition("/")[2] for k in read_metrics(run / "metrics.jsonl")[-1] if "r_at_1/" in k
-    }
+    last = read_metrics(run / "metrics.jsonl")[-1]
+    scored = {key.partition("/")[2] for key in last if "r_at_1/" in key}
     assert scored == set(left.loc[left["split"] == "val", "domain"])
-    summary = json.loads((run / "summary.json").read_text())
     embedder = open_model(run).embedder
-    assert summary["trainable_parameters"] == sum(p.numel() for p in embedder.head.parameters())
-    assert summary["parameters"] == sum(p.numel() for p in embedder.parameters())
+    assert summary(run)["trainable_parameters"] == sum(
+        p.numel() for p in embedder.head.parameters()
+    )
+    assert summary(run)["parameters"] == sum(p.numel() for p in embedder.parameters())
 
 
-def test_patience_ends_a_stage_and_says_so(
-    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_patience_ends_a_stage_with_a_message(
+    written: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = {"epochs": 50, "validate_every": "1 step", "patience": 2}
-    stage["lr"] = {"head": 0.0, "classes": 1e-9}
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
-    folder = train.main(["--config", str(config)])
-    # nothing that validation sees is trained: the first score stays the best
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["steps"] == 3
-    [name] = summary["stopped_early"]
-    assert summary["stopped_early"][name] == 3
-    said = f"stage {name}: patience 2 ended it at step 3 of "
-    assert said in capsys.readouterr().out
+    """Nothing that validation sees is trained: the first score stays the best."""
+    stage = {"name": "still", "epochs": 50, "validate_every": "1 step", "patience": 2}
+    folder = train.main(written(stages=[stage | {"lr": {"head": 0.0, "classes": 1e-9}}]))
+    assert summary(folder)["steps"] == 3 and summary(folder)["stopped_early"] == {"still": 3}
+    assert "stage still: patience 2 ended it at step 3 of " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_gradients_are_clipped_by_value(written: Callable) -> None:
+    stage = {"epochs": 0.01, "optimizer": "sgd", "schedule": "constant", "weight_decay": 0.0}
+    stage |= {"lr": {"head": 1.0, "classes": 1.0}, "clip_grad_value": 1e-4}
+    weights = []
+    for rate in (1.0, 1e-9):
+        run = train.main(written(f"stages.0.lr.head={rate}", stages=[stage]))
+        model = open_model(run, weights="last.safetensors")
+        weights.append(model.embedder.head.linear.weight)
+    difference = (weights[0] - weights[1]).abs()
+    assert 0.99e-4 < difference.max() <= 1.01e-4
+    assert (difference > 0.99e-4).float().mean() > 0.5  # most gradients were larger

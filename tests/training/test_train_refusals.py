@@ -1,15 +1,18 @@
-"""What training stops at: no captions, a loss that is not finite, images that cannot be read."""
+"""What training stops at, and trackers: wrong configs, images that cannot be read, a loss that diverges."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy_configs import write_config
+from accelerate import tracking
+from toy_configs import FROZEN, RATES, sets
 
 import train
 from guie.base.errors import UserError
@@ -18,99 +21,137 @@ from guie.training import loop
 from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP
 
+SHORT = {"epochs": 0.1, "lr": FROZEN}
+RESNET = {"backbone": {"library": "timm", "name": "test_resnet"}, "image": {"size_px": 32}}
+SUPCON = {"task": {"loss": {"name": "supcon"}}, "stages": [{"epochs": 1, "lr": RATES}]}
+SUPCON["stages"][0]["lr"] = {"backbone": 1e-3, "head": 1e-3}
+NO_TEACHER = {
+    "task": {
+        "name": "distillation",
+        "teachers": [{"model": "nowhere"}],
+        "criteria": [{"relation": {"name": "similarity"}}],
+    },
+    "stages": [{"epochs": 1, "lr": {"head": 1e-3}}],
+}
+NO_GENERIC = {
+    "model": {"backbone": {**TINY_CLIP, "pretrained": "any"}, "image": {"size_px": 64}},
+    "retention": {"features": 1, "generic": {"manifest": "gone.csv", "batch_size": 2}},
+}
+BY_STATISTICS = {"batch_norm": {"layer4": "train"}, "epochs": 1, "lr": FROZEN}
+# Changes of a config, and the message
+BY_CONFIG: list[tuple[dict[str, Any], list[str], str]] = [
+    ({}, [f"seed={2**70}"], "a whole number beyond 64 bits"),
+    ({}, [f"model.head.dim={2**60}"], "model.head.dim=.* less than or equal to 65536"),
+    ({}, ["trackers=[tensorbord]"], r"trackers\.0.*'tensorboard'.*'trackio'"),
+    (
+        {"model": RESNET, **SUPCON},
+        ["train.batch_norm=on"],
+        "batch_norm=on: Input should be .frozen.",
+    ),
+    ({"model": RESNET, "stages": [BY_STATISTICS]}, ["train.cached_views=2"], "are computed once"),
+    (
+        {"model": RESNET, "stages": [BY_STATISTICS]},
+        ["gradient_checkpointing=true"],
+        "gradient_checkpointing=true: would count a batch twice",
+    ),
+    (
+        {
+            "model": RESNET,
+            "stages": [{**BY_STATISTICS, "batch_norm": m} for m in ("train", "synced")],
+        },
+        [],
+        "stages.1.batch_norm: a run allows one of train and synced",
+    ),
+    (
+        {"model": RESNET, **SUPCON},
+        ["train.accumulate=4", "train.batch_norm=train"],
+        "train.batch_norm=train: .*set accumulate to 1",
+    ),
+    (
+        {"model": RESNET, **SUPCON},
+        ["on_out_of_memory=halve", "train.batch_norm=train"],
+        "on_out_of_memory to stop",
+    ),
+    # A backbone without pretrained weights learns its statistics, whatever batch_norm says
+    ({"model": RESNET, **SUPCON}, ["train.accumulate=2"], "new modules of the backbone: .* twice"),
+    (
+        {"model": RESNET, **SUPCON},
+        ["on_out_of_memory=halve"],
+        "new modules of the backbone: .* twi",
+    ),
+    # Models and files are looked for before images are checked
+    ({}, ["start_from=nowhere"], "start_from: nowhere: no such run folder"),
+    (NO_TEACHER, [], "nowhere: no such run folder"),
+    (NO_GENERIC, [], "gone.csv: no such file"),
+]
 
-def test_contrast_needs_captions(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    table = pd.read_csv(mix).drop(columns="caption")
-    table.to_csv(tmp_path / "bare.csv", index=False)
-    config = write_config(
-        tmp_path / "c.yaml",
-        tmp_path / "bare.csv",
-        toy_manifest.parent,
-        model={"backbone": TINY_CLIP, "image": {"size_px": 64}, "head": None},
-        task={"name": "contrastive"},
-        stages=[{"epochs": 1, "lr": {"backbone": 1e-3}}],
-    )
-    with pytest.raises(UserError, match="caption"):
-        train.main(["--config", str(config)])
 
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"start_from": "nowhere"}, "start_from: nowhere: no such run folder"),
-        (
-            {
-                "task": {
-                    "name": "distillation",
-                    "teachers": [{"model": "nowhere"}],
-                    "criteria": [{"relation": {"name": "similarity"}}],
-                },
-                "stages": [{"epochs": 1, "lr": {"head": 1e-3}}],
-            },
-            "nowhere: no such run folder",
-        ),
-        (
-            {
-                "model": {
-                    "backbone": {**TINY_CLIP, "pretrained": "any"},
-                    "image": {"size_px": 64},
-                    "head": {"norm": "bn"},
-                },
-                "retention": {"features": 1, "generic": {"manifest": "gone.csv", "batch_size": 2}},
-            },
-            "gone.csv: no such file",
-        ),
-    ],
-)
-def test_what_is_missing_is_named_before_the_images_are_checked(
-    keys: dict,
-    message: str,
-    mix: Path,
-    toy_manifest: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("changes", "overrides", "message"), BY_CONFIG)
+def test_a_wrong_config_is_refused_before_images_are_checked(
+    changes: dict, overrides: list[str], message: str, written: Callable, monkeypatch
 ) -> None:
-    monkeypatch.setattr(loop, "readable", None)
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, **keys)
-    with pytest.raises(UserError, match=message):
-        train.main(["--config", str(config)])
+    if "new modules" not in message:  # which are known when the model is built
+        monkeypatch.setattr(loop, "readable", None)
+    with pytest.raises(UserError, match=message) as refusal:
+        train.main(written(*overrides, **changes))
+    assert len(str(refusal.value).splitlines()) <= 2
 
 
-def test_a_later_stages_size_is_refused_before_the_first_step(
-    mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, toy_manifest.parent))]
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e400", "soon"])
+def test_an_impossible_number_of_hours_is_refused(hours: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="^2$"):
+        train.main(["--config", "nowhere.yaml", f"--max-hours={hours}"])
+    assert f"{hours}: must be a number of hours, 0 or more" in capsys.readouterr().err
+
+
+def test_a_later_stages_size_is_refused_before_the_first_step(written: Callable) -> None:
+    words = written()
     with pytest.raises(UserError, match="image size 33 px: not a whole number of patches"):
-        train.main([*words, "--set", "stages.1.size_px=33"])
-    assert read_metrics(tmp_path / "runs/t/metrics.jsonl") == []
+        train.main([*words, *sets("stages.1.size_px=33")])
+    assert read_metrics(Path(words[1]).parent / "runs/t/metrics.jsonl") == []
 
 
-def test_a_warm_up_that_outlasts_its_stage_is_told(
-    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+RESNET10 = {"backbone": {"library": "timm", "name": "resnet10t"}, "image": {"size_px": 32}}
+ONE_IMAGE = [{"epochs": 1, "batch_size": 1, "lr": RATES}]
+BY_STEP: list[tuple[dict[str, Any], list[str], str]] = [
+    (
+        {"stages": [{"epochs": 9, "lr": dict.fromkeys(RATES, 1e30)}]},
+        [],
+        r"loss is .* at step .* learning rates .*images/",
+    ),
+    # Batch normalisation of one image: in the head, in its micro-batch, in a backbone's map of one pixel
+    ({}, ["train.batch_size=1", "model.head.norm=bn"], "batch_size 1 .* one image .* needs two"),
+    (
+        {},
+        ["train.batch_size=3", "train.accumulate=2", "model.head.norm=bn_plain"],
+        "batch_size 3 in 2 micro-batches .* needs two",
+    ),
+    ({"model": RESNET10, "stages": ONE_IMAGE}, [], "batch_size 1 .* which needs two; raise"),
+]
+
+
+@pytest.mark.parametrize(("changes", "overrides", "message"), BY_STEP)
+def test_what_fails_at_a_step_is_one_line(
+    changes: dict, overrides: list[str], message: str, written: Callable
 ) -> None:
-    first = {"epochs": 0.1, "warmup": "1000 steps", "lr": {"head": 1e-3, "classes": 1e-2}}
-    train.main(
-        [
-            "--config",
-            str(write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[first])),
-        ]
-    )
-    assert "the warm-up of 1000 steps never reaches the peak rates" in capsys.readouterr().out
+    with pytest.raises(UserError, match=message) as refusal:
+        train.main(written(*overrides, **changes))
+    assert "\n" not in str(refusal.value)
 
 
-def test_a_diverged_loss_stops_with_its_place(
-    mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    lr = {"backbone": 1e30, "head": 1e30, "classes": 1e30}
-    config = write_config(
-        tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[{"epochs": 9, "lr": lr}]
-    )
-    with pytest.raises(UserError, match=r"loss is .* at step .* learning rates .*images/"):
-        train.main(["--config", str(config)])
+def test_a_model_that_memory_cannot_hold_is_refused(written: Callable, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loop, "build_task", full)
+    with pytest.raises(
+        UserError, match="out of memory before the first step, with .* classes; use"
+    ):
+        train.main(written())
 
 
 def test_unreadable_images_are_found_before_the_first_step(
-    mix: Path, toy_manifest: Path, tmp_path: Path
+    mix: Path, toy_manifest: Path, written: Callable, tmp_path: Path
 ) -> None:
     root = tmp_path / "images"
     shutil.copytree(toy_manifest.parent, root)
@@ -119,21 +160,20 @@ def test_unreadable_images_are_found_before_the_first_step(
     of_val = rows[rows["split"] == "val"]["image_path"].iloc[0]
     (root / of_train).write_bytes((root / of_train).read_bytes()[:200])
     (root / of_val).unlink()
-    stages = [{"epochs": 0.1, "lr": {"head": 1e-3, "classes": 1e-2}}]
-    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root, stages=stages))]
+    words = written(root=root, stages=[SHORT])
     with pytest.raises(UserError, match="--drop-bad") as refusal:
         train.main(words)
     assert of_train in str(refusal.value) and of_val in str(refusal.value)
-    assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
+    assert not (Path(words[1]).parent / "runs/t/metrics.jsonl").exists()
     folder = train.main([*words, "--drop-bad"])
     assert set(pd.read_csv(folder / "dropped.csv")["image_path"]) == {of_train, of_val}
 
 
 @pytest.mark.parametrize("alone", ["by label", "by role"])
 def test_val_queries_without_a_positive_are_refused_before_the_first_step(
-    alone: str, mix: Path, toy_manifest: Path, tmp_path: Path
+    alone: str, mix: Path, written: Callable, tmp_path: Path
 ) -> None:
-    """In the words of the validation, which would come to it after the first stage."""
+    """By the message of the validation, which would come after the first stage."""
     table = pd.read_csv(mix)
     val = table["split"] == "val"
     if alone == "by role":
@@ -141,111 +181,82 @@ def test_val_queries_without_a_positive_are_refused_before_the_first_step(
     else:
         table = table[~val | ~table.duplicated(["split", "label"])]
     table.to_csv(tmp_path / "m.csv", index=False)
-    words = ["--config", str(write_config(tmp_path / "c.yaml", tmp_path / "m.csv", mix.parent))]
-    words += ["--set", f"data.root={toy_manifest.parent}"]
     with pytest.raises(UserError, match="m.csv: split val: none of .* queries has a positive") as e:
-        train.main(words)
+        train.main(written(manifest=tmp_path / "m.csv"))
     rows = table[table["split"] == "val"].reset_index(drop=True)
     with pytest.raises(UserError) as later:
         quick_scores(np.ones((len(rows), 2), np.float32), rows)
     assert str(e.value).endswith(str(later.value))
-    assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
 
 
-def test_a_stage_of_one_class_is_warned_of(
-    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_image_text_contrast_needs_captions(mix: Path, written: Callable, tmp_path: Path) -> None:
+    pd.read_csv(mix).drop(columns="caption").to_csv(tmp_path / "bare.csv", index=False)
+    model = {"backbone": TINY_CLIP, "image": {"size_px": 64}, "head": None}
+    stages = [{"epochs": 1, "lr": {"backbone": 1e-3}}]
+    with pytest.raises(UserError, match="no caption column"):
+        train.main(
+            written(
+                manifest=tmp_path / "bare.csv",
+                model=model,
+                task={"name": "contrastive"},
+                stages=stages,
+            )
+        )
+
+
+def test_a_stage_of_one_class_and_a_long_warm_up_are_warned_of(
+    mix: Path, written: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its softmax is 0 at every step."""
     table = pd.read_csv(mix)
     first = table[(table["split"] == "train") & (table["domain"] == "toys")]["label"].iloc[0]
     kept = (table["split"] != "train") | (table["label"] == first) | (table["domain"] != "toys")
     table[kept].to_csv(tmp_path / "m.csv", index=False)
-    stages = [{"epochs": 1, "lr": {"head": 1e-3, "classes": 1e-2}, "domains": ["toys"]}]
-    root = toy_manifest.parent
-    config = write_config(tmp_path / "c.yaml", tmp_path / "m.csv", root, stages=stages)
-    train.main(["--config", str(config)])
-    assert "warning: stage train trains on one class" in capsys.readouterr().out
+    stage = {"epochs": 1, "warmup": "1000 steps", "lr": FROZEN, "domains": ["toys"]}
+    train.main(written(manifest=tmp_path / "m.csv", stages=[stage]))
+    printed = capsys.readouterr().out
+    assert "warning: stage train trains on one class" in printed
+    assert "the warm-up of 1000 steps never reaches the peak rates" in printed
 
 
-@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e400", "soon"])
-def test_a_time_that_never_comes_is_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
-        train.main(["--config", "nowhere.yaml", f"--max-hours={hours}"])
-    assert f"{hours}: must be a number of hours, 0 or more" in capsys.readouterr().err
+# ---------------------------------------------------------------- trackers
+
+FIND = "guie.config.training.find_spec"
 
 
-@pytest.mark.parametrize(
-    ("norm", "words"),
-    [("bn", ["train.batch_size=1"]), ("bn_plain", ["train.batch_size=3", "train.accumulate=2"])],
-)
-def test_batch_normalisation_of_one_image_is_refused(
-    norm: str, words: list[str], mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    words = [*words, f"model.head.norm={norm}"]
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    with pytest.raises(UserError, match="stages.0.batch_size: .* one image .* needs two"):
-        train.main(["--config", str(config), *(w for word in words for w in ("--set", word))])
+class Recorder(tracking.GeneralTracker):
+    """Takes the place of a tracker that is not installed here."""
+
+    name = "wandb"
+    requires_logging_directory = False
+    lines: list[tuple[int | None, dict[str, Any]]] = []
+    tracker = None
+
+    def __init__(self, run_name: str, **_: Any) -> None:
+        super().__init__()
+        self.lines.clear()
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        pass
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+        self.lines.append((step, values))
 
 
-def test_batch_normalisation_of_a_tower_is_refused_at_its_step(
-    mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    """A map of one pixel, of one image."""
-    rates = {"backbone": 1e-3, "head": 1e-3, "classes": 1e-2}
-    stages = [{"epochs": 1, "batch_size": 1, "lr": rates}]
-    model = {"backbone": {"library": "timm", "name": "resnet10t"}, "image": {"size_px": 32}}
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages)
-    with pytest.raises(UserError, match="stage train: batch_size 1 .* which needs two; raise"):
-        train.main(["--config", str(config)])
+def test_the_named_trackers_get_what_metrics_jsonl_has(written: Callable, monkeypatch) -> None:
+    monkeypatch.setattr(FIND, lambda name: name)
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "wandb", Recorder)
+    monkeypatch.setattr(tracking, "get_available_trackers", lambda: [tracking.LoggerType.WANDB])
+    run = train.main(written("trackers=[wandb]", stages=[SHORT]))
+    lines = read_metrics(run / "metrics.jsonl")
+    assert [step for step, _ in Recorder.lines] == [line["step"] for line in lines]
+    for (_, values), line in zip(Recorder.lines, lines, strict=True):
+        assert values.items() <= line.items()
+    assert not list(run.rglob("events.out.tfevents*")), "TensorBoard was not named"
 
 
-@pytest.mark.parametrize("word", ["train.accumulate=2", "on_out_of_memory=halve"])
-def test_new_batch_normalisation_sees_no_micro_batch_of_a_loss_that_compares_images(
-    word: str, mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    """A backbone without pretrained weights learns its statistics, whatever batch_norm says."""
-    stages = [{"epochs": 1, "lr": {"backbone": 1e-3, "head": 1e-3}}]
-    model = {"backbone": {"library": "timm", "name": "test_resnet"}, "image": {"size_px": 32}}
-    task = {"loss": {"name": "supcon"}}
-    config = write_config(
-        tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages, task=task
-    )
+def test_a_tracker_that_is_not_installed_is_named(written: Callable, monkeypatch) -> None:
+    monkeypatch.setattr(FIND, lambda name: None if name == "comet_ml" else name)
     with pytest.raises(
-        UserError, match="new modules of the backbone: .* sees each micro-batch twice"
+        UserError, match=r"trackers: comet_ml is not .*pip install comet-ml, or rem"
     ):
-        train.main(["--config", str(config), "--set", word])
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        (f"seed={2**70}", "a whole number beyond 64 bits"),
-        (f"model.head.dim={2**60}", "model.head.dim=.* less than or equal to 65536"),
-        ("stages.0.epochs=1e308", "stages.0.epochs=.* less than or equal to 1000000"),
-        (f"train.batch_size={2**60}", "train.batch_size=.* less than or equal to 1048576"),
-        (f"keep_checkpoints={2**60}", "keep_checkpoints=.* less than 2147483648"),
-        ("model.image.size_px=1000000000", "model.image.size_px=.* less than or equal to 16384"),
-        ("data.workers=1000000", "data.workers=.* less than or equal to 1024"),
-        ("model.head.hidden=[65537]", "model.head.hidden.* less than or equal to 65536"),
-    ],
-)
-def test_numbers_beyond_what_torch_can_hold_are_refused(
-    word: str, said: str, mix: Path, toy_manifest: Path, tmp_path: Path
-) -> None:
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    with pytest.raises(UserError, match=said):
-        train.main(["--config", str(config), "--set", word])
-
-
-def test_a_model_that_memory_cannot_hold_is_refused(
-    mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(loop, "build_task", full)
-    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    with pytest.raises(
-        UserError, match="out of memory before the first step, with .* classes; use"
-    ):
-        train.main(["--config", str(config)])
+        train.main(written("trackers=[tensorboard, comet_ml]"))

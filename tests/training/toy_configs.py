@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from guie.config.loading import to_yaml
 from tiny_runs import TINY_CLIP
 
+RATES = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
+FROZEN = {"head": 1e-3, "classes": 1e-2}
+FEW = ["packages", "cars"]  # domains of a short epoch
 STAGES = [
-    {"name": "head", "epochs": 0.7, "lr": {"head": 1e-3, "classes": 1e-2}},
+    {"name": "head", "epochs": 0.7, "lr": FROZEN},
     {
         "name": "full",
         "epochs": 1,
         "size_px": 40,
         "sampler": "round_robin",
         "validate_every": "3 steps",
-        "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2},
+        "lr": RATES,
     },
 ]
 
 
-def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
+def write_config(path: Path, mix: Path, root: Path, **changes: Any) -> Path:
+    """Write the config of a run of two stages, logged at every step; `changes` replace its keys."""
     config = {
         "name": "t",
         "out": str(path.parent / "runs"),
@@ -34,3 +39,8 @@ def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
     }
     path.write_text(to_yaml(config))
     return path
+
+
+def sets(*overrides: str) -> list[str]:
+    """The words that override keys of a config."""
+    return [word for override in overrides for word in ("--set", override)]

@@ -82,10 +82,7 @@ def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]
         raise UserError(
             f"reduce.texts: {source} has no text encoder; use open_clip:NAME:TAG as the member"
         )
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     words = sorted({line.strip() for line in lines if line.strip()})
     if not words:
         raise UserError(f"{file}: holds no texts; write one text a line")

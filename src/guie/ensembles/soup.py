@@ -171,44 +171,38 @@ def mean_of_weights(
     """
     if greedy:
         ingredients = sorted(ingredients, key=lambda one: held_out(one.alone), reverse=True)
-    model, soup, scores = ingredients[0].load(), Soup(), ingredients[0].alone
+    model, scores = ingredients[0].load(), ingredients[0].alone
+    sums: State = {}
     done: list[Ingredient] = []
+    count = 0
     for one in ingredients:
-        larger = soup.plus(one.load().embedder.state_dict())
+        larger = _plus(sums, one.load().embedder.state_dict())
         if greedy:
-            model.embedder.load_state_dict(larger.state())
+            model.embedder.load_state_dict(_mean(larger, count + 1))
             with_it = evaluate(model) if done else one.alone
             one = replace(one, soup=with_it, kept=held_out(with_it) >= held_out(scores))
         if one.kept:
-            soup, scores = larger, one.soup
+            sums, count, scores = larger, count + 1, one.soup
         done.append(one)
-    model.embedder.load_state_dict(soup.state())
+    model.embedder.load_state_dict(_mean(sums, count))
     return model, scores if greedy else evaluate(model), done
 
 
-@dataclass(frozen=True)
-class Soup:
-    """The running mean of models' weights: by name, their sum in float64 over `count` models."""
+def _plus(sums: State, state: State) -> State:
+    """Add a model's weights to sums in float64; integers are counters, of which the larger is kept."""
+    larger = {}
+    for name, value in state.items():
+        value = value.detach().cpu()
+        if not value.is_floating_point():
+            larger[name] = torch.maximum(value, sums.get(name, value))
+        else:  # the first is not added to 0, which would lose the sign of -0.0
+            larger[name] = sums[name] + value.double() if sums else value.double()
+    return larger
 
-    sums: State = field(default_factory=dict)
-    count: int = 0
 
-    def plus(self, state: State) -> Soup:
-        """Return the soup with one more ingredient."""
-        sums = {}
-        for name, value in state.items():
-            value = value.detach().cpu()
-            if not value.is_floating_point():  # equal in all ingredients, except step counters
-                sums[name] = torch.maximum(value, self.sums.get(name, value))
-            elif self.count:
-                sums[name] = self.sums[name] + value.double()
-            else:  # not added to 0, which would lose the sign of -0.0
-                sums[name] = value.double()
-        return Soup(sums, self.count + 1)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the mean; `load_state_dict` rounds it to the type of the weights."""
-        return {k: v / self.count if v.is_floating_point() else v for k, v in self.sums.items()}
+def _mean(sums: State, count: int) -> dict[str, Tensor]:
+    """Divide sums by the number of models; `load_state_dict` rounds to the type of the weights."""
+    return {k: v / count if v.is_floating_point() else v for k, v in sums.items()}
 
 
 def held_out(scores: Scores) -> float:

@@ -51,12 +51,6 @@ class TrainState:
     # Steps done of each stage that patience ended, by its name
     stopped_early: dict[str, int] = field(default_factory=dict)
 
-    def best(self) -> dict[str, float | int] | None:
-        """Return step and score of the best model; None without validation."""
-        if self.best_score is None:
-            return None
-        return {"val_r_at_1": self.best_score, "step": self.best_step}
-
     def next_stage(self) -> None:
         """Begin the next stage; the counters of the whole run continue."""
         self.stage, self.step, self.stale, self.halvings = self.stage + 1, 0, 0, 0
@@ -232,13 +226,12 @@ def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, An
     Args:
         frozen: `frozen_names` of the embedder.
     """
-    names = {key: {prefix + name for name in frozen} for key, prefix in EMBEDDER.items()}
-    rest = {
-        key: {full: value for full, value in parts[key].items() if full not in names[key]}
-        for key in names
-        if parts[key]
-    }
-    return parts | rest
+    rest = dict(parts)
+    for key, prefix in EMBEDDER.items():
+        names = {prefix + name for name in frozen}
+        if parts[key]:
+            rest[key] = {name: value for name, value in parts[key].items() if name not in names}
+    return rest
 
 
 def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:

@@ -26,17 +26,9 @@ from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, St
 from guie.training.run import Run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
-from guie.training.stage import Stage
+from guie.training.stage import Stage, train_mode
 from guie.training.starting import load_start, refuse_missing_inputs
-from guie.training.step import (
-    LossWatch,
-    gradients_within_memory,
-    out_of_memory,
-    refuse_lone_images,
-    refuse_unsynced,
-    sam_step,
-    train_mode,
-)
+from guie.training.step import LossWatch, gradients_within_memory, out_of_memory, sam_step
 from guie.training.tasks import build_task
 
 
@@ -67,8 +59,7 @@ def run_config(
         contexts.enter_context(float32_products(accelerator))
         if config.precision == "fp16" and accelerator.device.type == "cpu":
             accelerator.print("precision: fp16 needs a GPU; this run computes in float32")
-        for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
-            from_main(accelerator, partial(refuse, accelerator, config))
+        from_main(accelerator, partial(refuse_unshardable, accelerator, config))
         guard = contexts.enter_context(ProcessGroupGuard(accelerator, interrupts))
 
         def lock_and_open() -> tuple[Path, bool]:
@@ -147,7 +138,8 @@ def train(run: Run) -> None:
             del stage  # the next stage has its own optimiser
             run.state.next_stage()
     if accelerator.is_main_process:
-        summary = run.finish(scored, parameters)
+        scored.save(run.folder, "last")
+        summary = run.finish(parameters)
         print(f"{run.folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
 
 

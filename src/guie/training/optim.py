@@ -126,19 +126,15 @@ class Named(NamedTuple):
 
 
 def named_parameters(task: Task) -> Iterator[Named]:
-    """Yield all parameters of a task, by part. Raises ValueError for one that belongs to no part."""
-    found, backbone = set(), task.embedder.backbone
+    """Yield all parameters of a task, by part."""
+    backbone = task.embedder.backbone
     for part, parameters in task.parts().items():
         for name, parameter in parameters.items():
-            found.add(parameter)
             block: float = TOP
             if part == "backbone" and not backbone.is_top(name):
                 number = backbone.block_of(name)
                 block = STEM if number is None else number
             yield Named(part, name, parameter, block)
-    for name, parameter in task.named_parameters():
-        if parameter not in found:
-            raise ValueError(f"parameter {name} belongs to none of {list(task.parts())}")
 
 
 def _count_blocks(parameters: Iterable[Named]) -> int:
@@ -253,7 +249,7 @@ def _spared(task: Task) -> set[nn.Parameter]:
 
 
 def _is_weight(named: Named) -> bool:
-    """Return whether a name is of a matrix that multiplies features, not of a token, table or prompt."""
+    """Return whether it is a matrix that multiplies features, and no token, table or prompt."""
     own = named.name.rsplit(".", 1)[-1]
     parametrized = ".parametrizations.weight." in named.name
     return named.part == "classes" or "weight" in own or "proj" in own or parametrized

@@ -18,29 +18,23 @@ from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import Backbone
-from guie.training.micro_batches import in_micro_batches
+from guie.training.step import in_micro_batches
 
 
-class NotCopied:
-    """Base class of frozen models that a task shares with its weight averages.
-
-    It is no module, so no checkpoint, optimiser, reducer or `train()` reaches it.
-    """
-
-    def __deepcopy__(self, memo: dict) -> Self:
-        return self
-
-
-class Retention(NotCopied):
+class Retention:
     """The terms that `retention` adds to a task's loss.
 
-    The backbone is read from its file at the start of every stage that trains it, also on resume.
+    The backbone is read from its file at the start of every stage that trains it, also on resume. This is
+    no module, so no checkpoint, optimiser, reducer or `train()` reaches the backbone.
     """
 
     def __init__(self, config: RunConfig):
         assert config.retention is not None
         self.run, self.config = config, config.retention
         self.pretrained: Backbone | None = None
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self  # weight averages of the task share it
 
     @property
     def generic(self) -> GenericImagesConfig | None:

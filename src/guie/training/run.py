@@ -32,12 +32,11 @@ from guie.training.run_folder import (
     RunLog,
     add_to_record,
     check_images,
-    check_weights,
     code_version,
     keep_classes,
     keep_images,
+    read_record,
 )
-from guie.training.tasks.base import Task
 
 
 class Run:
@@ -103,7 +102,7 @@ class Run:
         if saved:
             check_identity(saved["identity"], self.identity, folder, warn=main)
             if self.config.retention:
-                check_weights(folder, weights_record(self.config.model.backbone))
+                self._refuse_changed_weights()
             from_main(self.accelerator, lambda: check_images(folder, self._image_states()))
             self.state = saved["state"]
         elif main:
@@ -112,31 +111,42 @@ class Run:
         self.log = RunLog(folder, self.accelerator, self.state.global_step, self.state.unscored)
         return saved
 
+    def _refuse_changed_weights(self) -> None:
+        """Raise UserError if the pretrained weights that retention compares with have changed."""
+        known = read_record(self.folder).get("weights")
+        now = weights_record(self.config.model.backbone) or {}
+        if known and known["sha256"] != now.get("sha256"):
+            raise UserError(
+                f"{self.folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the"
+                " file has changed; restore the old one, or --overwrite the run"
+            )
+
     def _image_states(self) -> pd.DataFrame | None:
         """Return the states of training, then generic images; None if they were not read."""
         sources = [self.images, *([self.generic.table] if self.generic else [])]
         found = [rows[["image_path", *STATE]] for rows in sources if {*STATE} <= {*rows}]
         return pd.concat(found, ignore_index=True) if found else None
 
-    def finish(self, scored: Task, parameters: tuple[int, int]) -> dict[str, Any]:
-        """Write the last model and the summary; return the summary. Only the main process calls it.
+    def finish(self, parameters: tuple[int, int]) -> dict[str, Any]:
+        """Write the summary, once all models are written; return it. Only the main process calls it.
 
         Args:
             parameters: of the last stage, trained and in total.
         """
-        scored.save(self.folder, "last")
         models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
         remove_unused(self.folder, used)
         trainable, total = parameters
-        device = self.accelerator.device
+        state, device = self.state, self.accelerator.device
         on_gpu = device.type == "cuda"
         memory_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         gpu_bytes = torch.cuda.max_memory_allocated(device) if on_gpu else 0
         summary = {
-            "best": self.state.best(),
-            "steps": self.state.global_step,
-            "stopped_early": self.state.stopped_early,
+            "best": None
+            if state.best_score is None
+            else {"val_r_at_1": state.best_score, "step": state.best_step},
+            "steps": state.global_step,
+            "stopped_early": state.stopped_early,
             "seconds": round(time.monotonic() - self.began, 1),
             "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
             "peak_memory_mb": math.ceil(memory_kb / 1024),  # without loader workers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import subprocess
@@ -46,16 +45,17 @@ METRICS_FILE = "metrics.jsonl"
 RECORD = "record.json"
 SUMMARY = "summary.json"  # written last: it marks a finished run
 UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
-# What a run writes before its first step
+# What a run writes before its first step, besides lock and temporary files
 FIRST = (
-    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", RECORD),
+    *(CLASSES, IMAGES, METRICS_FILE, "config.yaml", RECORD),
     *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
 )
-# What runs and ensembles write
-WRITTEN = (
+# What runs and ensembles write, without and with these
+REPLACED = (
     *(*FIRST, SUMMARY, COMPOSITION_FILE, FOLDER, PATTERN),
     *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
 )
+WRITTEN = (*REPLACED, LOCK, UNFINISHED)
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 SHOWN_BYTES = 50  # of a damaged line
 VAL = "val_r_at_1"  # key that marks a validation's line
@@ -63,14 +63,9 @@ VAL = "val_r_at_1"  # key that marks a validation's line
 
 def begin_record(folder: Path) -> None:
     """Write `record.json`: command, commit, versions, machine. It marks the folder as ours."""
-    record = {
-        "command": sys.argv,
-        "git": git_state(),
-        "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in PACKAGES},
-        "machine": platform.machine(),
-    }
-    write_json(folder / RECORD, record)
+    packages = {name: metadata.version(name) for name in PACKAGES}
+    known = {"command": sys.argv, "git": git_state(), "python": platform.python_version()}
+    write_json(folder / RECORD, known | {"packages": packages, "machine": platform.machine()})
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -175,19 +170,17 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     """Create or reopen a run's folder; return it, and whether the run is already finished.
 
     A run killed before its first checkpoint starts again. If a run logged no step, its name can be
-    reused. Raises UserError if the folder holds another run, an unfinished one without `resume`, or files
-    that no run has written.
+    reused. Raises UserError if the folder holds another run, an unfinished one without `resume`, or a file
+    of another program that would be replaced.
     """
     folder = Path(config.out) / config.name
+    refuse_foreign(folder)
     if overwrite:
         _refuse_overwriting(folder, config)
-    if overwrite or _never_stepped(folder):
+    if (overwrite and is_recorded(folder)) or _never_stepped(folder):
         _empty(folder)
-    refuse_foreign(folder)
     if (folder / COMPOSITION_FILE).exists():
         raise UserError(f"{folder}: holds an ensemble; choose another name, or --overwrite it")
-    if os.path.lexists(folder / FOLDER) and not (folder / FOLDER).is_dir():
-        raise UserError(f"{folder / FOLDER}: needed as a folder; move the file")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False
@@ -205,12 +198,9 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise UserError if a run or an ensemble would replace a foreign file."""
-    if is_recorded(folder) or (folder / "config.yaml").exists():
-        return
-    for path in sorted(folder.glob("*")):
-        replaced = _is_of(path, WRITTEN) and not _is_of(path, (LOCK, UNFINISHED))
-        if replaced and not _is_folder(path):
+    """Raise UserError if a run or an ensemble would replace a file that neither wrote."""
+    for path in () if is_recorded(folder) else sorted(folder.glob("*")):
+        if _is_of(path, REPLACED) and not _is_folder(path):
             raise UserError(
                 f"{folder}: holds {path.name}, which would be replaced, and no record.json shows that"
                 " a run wrote it; choose another name, or move the file"
@@ -242,12 +232,9 @@ def read_classes(folder: Path) -> list[str]:
     """
     path = folder / CLASSES
     try:
-        text = path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
-        raise UserError(
-            f"{path}: damaged, it is not UTF-8; restore it, or train the run again"
-        ) from None
-    return text.removesuffix("\n").split("\n")
+        raise UserError(f"{path}: it is not UTF-8; restore it, or train the run again") from None
 
 
 def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -272,16 +259,6 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
 def add_to_record(folder: Path, **more: Any) -> None:
     """Add entries to `record.json`. Raises as `read_record`."""
     write_json(folder / RECORD, read_record(folder) | more)
-
-
-def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
-    """Raise UserError if the pretrained weights that retention compares with have changed."""
-    known = read_record(folder).get("weights")
-    if known and known["sha256"] != (weights or {}).get("sha256"):
-        raise UserError(
-            f"{folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the file has"
-            " changed; restore the old one, or --overwrite the run"
-        )
 
 
 def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
@@ -314,33 +291,29 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         raise UserError(f"{file}: damaged; remove it to resume without comparing images") from None
     changed = int((sizes_differ | times_differ).sum())
-    if not changed:
-        return
     if times_differ.all() and not sizes_differ.any():
         print(
             f"{folder}: all {changed:,} training images have another modification time and the same size;"
             " they are treated as a copy of the run's original images",
             file=sys.stderr,
         )
-        return
-    what = "its modification time"
-    if sizes_differ.any():
-        what = f"{before:,} bytes, now {states['size_bytes'].iloc[first]:,}"
-    raise UserError(
-        f"{folder}: {changed:,} of {len(states):,} training images changed since the run started, first"
-        f" {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the run (if"
-        f" their content is the same, remove {file} and --resume)"
-    )
+    elif changed:
+        now = int(states["size_bytes"].iloc[first])
+        same_size = "its modification time"
+        what = f"{before:,} bytes, now {now:,}" if sizes_differ.any() else same_size
+        raise UserError(
+            f"{folder}: {changed:,} of {len(states):,} training images changed since the run started,"
+            f" first {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the"
+            f" run (if their content is the same, remove {file} and --resume)"
+        )
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Read `summary.json` of a finished run or ensemble. Raises UserError if it is damaged."""
     path, remedy = folder / SUMMARY, "remove it, and run train.py with --resume"
     summary = read_json(path, remedy)
-    try:
-        best_score_text(summary)
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: not the summary of a run; {remedy}") from None
+    if "best" not in summary:
+        raise UserError(f"{path}: not the summary of a run; {remedy}")
     return summary
 
 
@@ -376,13 +349,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _refuse_overwriting(folder: Path, config: RunConfig) -> None:
-    """Raise UserError if --overwrite would delete something other than a run, or the new run's inputs."""
-    others = [path for path in sorted(folder.glob("*")) if not _is_of(path, (LOCK, UNFINISHED))]
-    if others and not is_recorded(folder):
-        raise UserError(
-            f"{folder}: holds {others[0].name} and no record.json of a run, and --overwrite deletes only"
-            " runs; choose another name, or delete it yourself"
-        )
+    """Raise UserError if --overwrite would delete inputs of the new run."""
     for key, value in _flat(config.model_dump()).items():
         begins_with = re.search(r"(^|\.)(start_from|pretrained(\.file)?|model)$", key)
         if begins_with and value and Path(value).resolve().is_relative_to(folder.resolve()):
@@ -394,7 +361,8 @@ def _never_stepped(folder: Path) -> bool:
     if not (is_recorded(folder) and (folder / "config.yaml").exists()):
         return False
     logged = (folder / METRICS_FILE).exists() and (folder / METRICS_FILE).stat().st_size > 0
-    return not logged and all(_is_of(path, FIRST) for path in folder.iterdir())
+    first = (*FIRST, LOCK, UNFINISHED)
+    return not logged and all(_is_of(path, first) for path in folder.iterdir())
 
 
 def _empty(folder: Path) -> None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
+from guie.config.stages import StageConfig
 from guie.data.preprocess import Preprocess
 from guie.models.embedder import build_preprocess
 from guie.models.weights import ImageSize, frozen_names, keep_frozen
@@ -240,6 +241,22 @@ def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Pre
     freeze(task, stage.lr)
     task.begin_stage(number, class_ids)
     return build_preprocess(config.model, backbone, size_px)
+
+
+def train_mode(task: Task, stage: StageConfig) -> None:
+    """Set train mode; a wholly frozen backbone, adapters or prompts stay in eval mode, without randomness.
+
+    BatchNorm layers that the stage's `batch_norm` trains do so in a frozen backbone too.
+    """
+    task.train()
+    backbone = task.embedder.backbone
+    if not stage.lr.trains_backbone:
+        backbone.tower.eval()
+        for norm in backbone.trained_batch_norms().values():
+            norm.train()
+    for part, added in (("adapters", backbone.adapters), ("prompts", backbone.prompts)):
+        if added and not stage.lr.of(part):
+            added.eval()
 
 
 def set_up_tower(tower: nn.Module, config: RunConfig) -> None:

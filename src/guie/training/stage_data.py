@@ -40,10 +40,9 @@ from guie.rows.store import Rows
 from guie.rows.views import drawn_rows, stored_views
 from guie.training.run import Run
 from guie.training.tasks.base import Task
-from guie.training.tasks.distillation import DistillationTask
 from guie.training.teachers import Teacher
 
-FEATURES = ".cache/features"  # beside the folders of runs
+FEATURES = ".cache/features"  # in the folder that has the runs
 Steps = TypeVar("Steps", RankBatches, RankDraws)
 
 
@@ -122,9 +121,10 @@ class StageData:
     def _teacher_features(self, task: Task, draws: RankDraws) -> TeacherFeatures | None:
         """Return the teachers' embeddings (B, T) for each batch if the stage has fixed views, else None."""
         views = self.config.cached_views or self.config.repeated_views
-        if not views or not isinstance(task, DistillationTask):
+        if not views or self.run.config.task.name != "distillation":
             return None
-        each = teacher_views(self.run, task.teachers, self.dataset, views)
+        teachers = cast("list[Teacher]", task.teachers)
+        each = teacher_views(self.run, teachers, self.dataset, views)
 
         def batches() -> Iterator[Tensor]:
             for visits_B, rows_B in draws:

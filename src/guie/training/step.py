@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
@@ -22,46 +23,29 @@ from guie.config.stages import StageConfig
 from guie.data.dataset import Batch
 from guie.losses.base import HostCounters
 from guie.training.checkpoint import TrainState
-from guie.training.tasks.base import Task
 
 # torch's batch normalisation, for one image
 NO_STATISTICS = "Expected more than 1 value per channel"
 
 
-def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError if a micro-batch has one image and the head has batch normalisation."""
-    if not config.model.head or config.model.head.norm not in ("bn", "bn_plain"):
-        return
-    for number, stage in enumerate(config.stages):
-        own = max(1, stage.batch_size // accelerator.num_processes)
-        pieces = 1 if config.task.compares_images else min(stage.accumulate, own)
-        if own // pieces * accelerator.num_processes < 2:
-            raise UserError(f"stages.{number}.batch_size: {_lone(stage, pieces)}")
+def in_micro_batches(network: Callable[..., Tensor], pieces: int, *rows: Tensor) -> Tensor:
+    """Map rows (B, ...) by a network that treats each alone, in micro-batches of nearly equal size.
 
+    The forward pass keeps the outputs only. The backward pass computes each micro-batch again, with the
+    same random numbers, and holds the activations of one at a time. That costs one more forward pass.
 
-def refuse_unsynced(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError for `batch_norm: synced` in several processes on CPUs."""
-    synced = any("synced" in stage.batch_norm_modes for stage in config.stages)
-    if synced and accelerator.num_processes > 1 and accelerator.device.type == "cpu":
-        raise UserError(
-            "batch_norm: synced: torch.nn.SyncBatchNorm needs GPUs; set it to train, or use one process"
-        )
+    This is gradient caching (Gao et al., RepL4NLP 2021, arXiv 2101.06983) by gradient checkpoints, so that
+    a step has one forward and one backward pass for DDP, FSDP, autocast, gradient scalers and SAM.
 
-
-def train_mode(task: Task, stage: StageConfig) -> None:
-    """Set train mode; a wholly frozen backbone, adapters or prompts stay in eval mode, without randomness.
-
-    BatchNorm layers that the stage's `batch_norm` trains do so in a frozen backbone too.
+    Args:
+        pieces: number of micro-batches; 1: call the network as usual.
     """
-    task.train()
-    backbone = task.embedder.backbone
-    if not stage.lr.trains_backbone:
-        backbone.tower.eval()
-        for norm in backbone.trained_batch_norms().values():
-            norm.train()
-    for part, added in (("adapters", backbone.adapters), ("prompts", backbone.prompts)):
-        if added and not stage.lr.of(part):
-            added.eval()
+    if pieces == 1:
+        return network(*rows)
+    columns = [one.tensor_split(min(pieces, len(one))) for one in rows]
+    return torch.cat(
+        [checkpoint(network, *piece, use_reentrant=False) for piece in zip(*columns, strict=True)]
+    )
 
 
 def gradients(
@@ -118,7 +102,10 @@ def gradients_within_memory(
         except ValueError as error:
             if NO_STATISTICS not in str(error):
                 raise
-            raise UserError(f"stage {stage.name}: {_lone(stage, pieces)}") from None
+            raise UserError(
+                f"stage {stage.name}: batch_size {stage.batch_size} in {pieces} micro-batches leaves one"
+                " image for batch normalisation, which needs two; raise batch_size, or lower accumulate"
+            ) from None
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -239,13 +226,6 @@ class LossWatch:
             f" learning rates {rates}; lower them or set clip_grad_norm; the last checkpoint is"
             f" intact; images: {shown} ..."
         )
-
-
-def _lone(stage: StageConfig, pieces: int) -> str:
-    return (
-        f"batch_size {stage.batch_size} in {pieces} micro-batches leaves one image for batch"
-        " normalisation, which needs two; raise batch_size, or lower accumulate"
-    )
 
 
 def out_of_memory(error: RuntimeError) -> bool:

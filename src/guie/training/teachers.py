@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from guie.data.dataset import Batch
 from guie.data.preprocess import Preprocess
 from guie.losses.base import on_device_of, rows_of
 from guie.models.opening import LoadedModel, open_model
-from guie.training.retention import NotCopied
 
 
 class TeacherOutput(NamedTuple):
@@ -27,8 +26,8 @@ class TeacherOutput(NamedTuple):
 
 
 @dataclass
-class Teacher(NotCopied):
-    """A frozen model, and the classes whose images it teaches.
+class Teacher:
+    """A frozen model, and the classes whose images it teaches. Not a module, see `Retention`.
 
     Attributes: `name`, names its losses in the log; `classes_C`, mask over all training classes by id:
     those it teaches, on the CPU.
@@ -37,6 +36,9 @@ class Teacher(NotCopied):
     name: str
     model: LoadedModel
     classes_C: Tensor
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self
 
     @property
     def dim(self) -> int:

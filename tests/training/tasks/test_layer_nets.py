@@ -17,8 +17,7 @@ from guie.config import RunConfig, load_config
 from guie.config.losses import BatchAllConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.in_batch import batch_all_triplet
-from guie.training.stage import set_model
-from guie.training.step import train_mode
+from guie.training.stage import set_model, train_mode
 from guie.training.tasks import build_task
 
 RECIPES = Path(__file__).parents[3] / "configs" / "recipes"

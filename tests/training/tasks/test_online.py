@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,55 +10,40 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from toy_configs import sets
 
 import train
 import two_processes
-from guie.base.errors import UserError
 from guie.config import RunConfig, config_from, load_config
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import LossStage
 from guie.losses.distillation import Similarity
-from guie.losses.margin_softmax import MarginSoftmax
 from guie.training.tasks import build_task
 from guie.training.tasks.online import OnlineTask, OnlineTeacher
-from tiny_runs import (
-    TINY_CLIP,
-    assert_same_bits,
-    bn_config,
-    cut_and_resumed,
-    logged_losses,
-)
+from tiny_runs import TINY_CLIP, logged_losses
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
 RECIPE = Path(__file__).parents[3] / "configs/recipes/udon_clip.yaml"
 
 
+RATES = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3}
+
+
 def online(**task: Any) -> OnlineTask:
-    config = config_from(
-        {
-            "name": "t",
-            "data": {"manifest": "m.csv"},
-            "model": {
-                "backbone": TINY_CLIP,
-                "image": {"size_px": 32},
-                "head": {"dim": 8, "norm": "bn"},
-            },
-            "task": {"name": "online", "teacher_dim": 12, **task},
-            "train": {
-                "epochs": 1,
-                "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3},
-            },
-            "stages": [{}],
-        },
-        RunConfig,
-    )
+    head = {"dim": 8, "norm": "bn"}
+    values = {
+        "name": "t",
+        "data": {"manifest": "m.csv"},
+        "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": head},
+        "task": {"name": "online", "teacher_dim": 12, **task},
+        "stages": [{"epochs": 1, "lr": RATES}],
+    }
     torch.manual_seed(0)
-    task = build_task(config, CLASSES)
+    task = build_task(config_from(values, RunConfig), CLASSES)
     task.begin_stage(0, range(5))
     return task
 
@@ -179,21 +165,6 @@ def test_whom_the_lessons_reach(reaches: str) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-7)
 
 
-def test_every_term_falls_on_one_batch() -> None:
-    task = online(backprop_to="backbone")
-    optimizer = torch.optim.AdamW(task.parameters(), 1e-3)
-    seen = []
-    for _ in range(15):
-        loss, logs = task(batch())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        seen.append(logs)
-    assert all(
-        seen[-1][name] < 0.5 * seen[0][name] for name in ("student", "teachers", "similarity")
-    )
-
-
 def test_running_statistics_move_once() -> None:
     task, plain = online().train(), online(backprop_to="backbone").train()
     task(batch())
@@ -202,60 +173,25 @@ def test_running_statistics_move_once() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
-    task = online(loss={"name": "arcface", "centers": 3})
-    criterion = task.criterion
-    assert isinstance(criterion, MarginSoftmax)
-    emb = functional.normalize(torch.randn(4, 8), dim=1)
-    weight = functional.normalize(criterion.weight_CD, dim=1).view(5, 3, 8)
-    expected = torch.einsum("nd,ckd->nck", emb, weight).amax(2)[:, [1, 3]]
-    torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
-    criterion.begin_stage([1, 3], LossStage(alone=True))
-    torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
-    every = torch.einsum("nd,ckd->nck", emb, weight).amax(2)
-    torch.testing.assert_close(criterion.cosines(emb, torch.arange(5)), every)
-
-
 @pytest.fixture(scope="module")
-def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3}
+def words(toy_manifest: Path, written: Callable) -> list[str]:
     sampler = {"name": "loss_driven", "period": "10 steps"}
-    stage = {"epochs": 1.1, "lr": rates, "sampler": sampler}
-    return bn_config(
-        tmp_path_factory.mktemp("online"),
-        toy_manifest,
-        {"batch_size": 24},
-        [stage],
-        {"name": "online"},
+    return written(
+        manifest=toy_manifest,
+        model={"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
+        task={"name": "online"},
+        train={"batch_size": 24},
+        stages=[{"epochs": 1.1, "lr": RATES, "sampler": sampler}],
     )
-
-
-@pytest.fixture(scope="module")
-def run(config: Path) -> Path:
-    return train.main(["--config", str(config)])
-
-
-@pytest.mark.slow
-def test_it_trains_and_resumes_to_the_same_bits(
-    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = ["--config", str(config), "--set", f"out={tmp_path}"]
-    resumed = cut_and_resumed(monkeypatch, there, steps=9)
-    assert_same_bits(resumed, run)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["softmax", "curricularface"])
-def test_two_processes_train_as_one(loss: str, config: Path, tmp_path: Path) -> None:
-    words = [
-        "--config",
-        str(config),
-        "--set",
-        f"task={{name: online, loss: {{name: {loss}, classifier: separate}}}}",
-    ]
-    one = train.main([*words, "--set", f"out={tmp_path / 'one'}"])
-    two_processes.run("train", [*words, "--set", f"out={tmp_path / 'two'}"])
-    two = tmp_path / "two" / one.name
+def test_two_processes_train_as_one(loss: str, words: list[str]) -> None:
+    task = f"task={{name: online, loss: {{name: {loss}, classifier: separate}}}}"
+    one = train.main([*words, *sets(task, f"name=one_{loss}")])
+    two_processes.run("train", [*words, *sets(task, f"name=two_{loss}")])
+    two = one.with_name(f"two_{loss}")
     assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
 
 
@@ -269,14 +205,6 @@ def test_a_stage_may_lack_a_teachers_domain() -> None:
     loss = task(replace(batch(), label_B=labels))[0]
     assert loss.isfinite()
     assert torch.equal(task.teachers[1].criterion.weight_CD, before)
-
-
-def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:
-    words = ["--config", str(config), "--set", f"out={tmp_path}", "--set"]
-    with pytest.raises(UserError, match=r"task\.backprop_to: .*model\.head is null"):
-        train.main([*words, "model.head=null", "--set", "stages.0.lr.head=0"])
-    with pytest.raises(UserError, match="nothing is distilled"):
-        train.main([*words, "task={name: online, logits: 0, similarity: 0}"])
 
 
 # CurricularFace's running mean is over all processes, which have different numbers of a domain's images
@@ -312,20 +240,15 @@ def curricular(loss: dict[str, Any], rank: int, ranks: int) -> dict[str, torch.T
     return {**means, **grads, **dict(task.named_buffers())}
 
 
-def process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    file = f"file://{folder}/rendezvous"
-    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
+def _by_two(rank: int, folder: str) -> None:
+    two_processes.join(rank, folder)
     torch.save([curricular(loss, rank, 2) for loss in CURRICULAR], f"{folder}/{rank}.pt")
     two_processes.leave()
 
 
 @pytest.mark.slow
 def test_curricularface_in_two_processes_equals_one(tmp_path: Path) -> None:
-    multiprocessing.start_processes(
-        process, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
-    )
-    both = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    both = two_processes.saved_by(_by_two, tmp_path)
     for number, loss in enumerate(CURRICULAR):
         single = curricular(loss, 0, 1)
         assert single["teachers.0.criterion.rule.t_C"].all()

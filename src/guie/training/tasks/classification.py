@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from guie.config import RunConfig
@@ -66,18 +66,13 @@ class ClassificationTask(Task):
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = self.features(batch)
-        emb_BD, raw_BD = self._loss_inputs(feat_BF, batch.shapes_B3)
+        raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
+        emb_BD = self.embedder.unit(raw_BD)
+        if len(self.projector):  # with `relu_first` its first layer is the ReLU
+            raw_BD = self.projector(raw_BD if self.relu_first else emb_BD).float()
+            emb_BD = functional.normalize(raw_BD, dim=-1)
         loss, logs = self.criterion(emb_BD, batch.label_B, raw_BD)
         return self.with_shared_terms(batch, feat_BF, loss, logs)
-
-    def _loss_inputs(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the vectors of unit length (B, D) that the loss compares, and them before normalisation."""
-        raw_BD = self.embedder.project(feat_BF, shapes_B3)
-        if not len(self.projector):
-            return self.embedder.unit(raw_BD), raw_BD
-        # With `relu_first` the ReLU is the projector's first layer
-        raw_BD = self.projector(raw_BD if self.relu_first else self.embedder.unit(raw_BD)).float()
-        return functional.normalize(raw_BD, dim=-1), raw_BD
 
 
 def projector(dim: int, widths: Sequence[int], relu_first: bool = False) -> nn.Sequential:
