@@ -63,40 +63,23 @@ def moved(embedder: Embedder) -> set[str]:
 )
 def test_so_many_of_20_layers_train(setting: Any, count: int | None, resnet: Callable) -> None:
     if count is None:  # half of a name names nothing
-        with pytest.raises(
-            UserError, match=r"no batch normalisation in 'layer'; it has bn1, layer"
-        ):
+        with pytest.raises(UserError, match="no batch normalisation in 'layer'; it has bn1, layer"):
             resnet(setting).train()
+        vit = build_embedder(model_config(TINY_VIT, 224))
+        with pytest.raises(UserError, match="VisionTransformer has no batch normalisation; remove"):
+            vit.backbone.set_batch_norm("train")
+            vit.train()
         return
     embedder = resnet(setting).train()
     found = moved(embedder)
     assert len(batch_norms(embedder.backbone.tower)) == 20 and len(found) == count
     assert count != 5 or found == OF_LAYER4
     assert not moved(embedder.eval())
-
-
-def test_a_stage_takes_back_what_the_one_before_it_set(resnet: Callable) -> None:
-    embedder = resnet("synced")
-    embedder.backbone.set_batch_norm("frozen")
+    embedder.backbone.requires_grad_(False)
+    frozen = {name for name in frozen_names(embedder) if name.endswith("running_var")}
+    assert len(frozen) == 20 - count  # those that train are no frozen weights
+    embedder.backbone.set_batch_norm("frozen")  # of the next stage
     assert not moved(embedder.train())
-
-
-def test_statistics_that_train_are_not_among_the_frozen_weights(resnet: Callable) -> None:
-    """Although every weight of the backbone is frozen."""
-    for setting, kept in (("frozen", 20), ({"layer4": "train"}, 15), ("train", 0)):
-        embedder = resnet(setting)
-        embedder.backbone.requires_grad_(False)
-        names = {name for name in frozen_names(embedder) if name.endswith("running_var")}
-        assert len(names) == kept
-        assert kept != 15 or not any("layer4" in name for name in names)
-
-
-def test_a_backbone_without_batch_normalisation_is_refused() -> None:
-    embedder = build_embedder(model_config(TINY_VIT, 224))
-    with pytest.raises(UserError, match="VisionTransformer has no batch normalisation; remove"):
-        embedder.backbone.set_batch_norm("train")
-        embedder.train()
-    embedder.backbone.set_batch_norm("frozen")
 
 
 def test_synced_layers_of_one_process_compute_as_those_that_train() -> None:
