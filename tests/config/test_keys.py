@@ -29,12 +29,6 @@ def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> No
     assert len(headings) > 40 and len(re.findall(r"^ *\* `\w+` \(", text, re.MULTILINE)) > 250
 
 
-def test_keys_of_several_losses_are_listed_once(keys: dict) -> None:
-    losses = keys["reference"]().partition("### `task.loss`\n")[2].partition("\n### ")[0]
-    assert losses.count("`centers` (integer ≥ 1; `1`)") == 1
-    assert "above 1: sub-centres, the nearest counts (softmax, arcface, cosface, " in losses
-
-
 @pytest.mark.parametrize(
     "row",
     [
