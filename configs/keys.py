@@ -118,9 +118,11 @@ def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
             link = place[models[0]].replace(".", "")
             kind = LINKS.sub(f"[block](#{link})", kind)
         if default == "`null`":
-            kind = kind.removesuffix(" or `null`")
+            kind, default = kind.removesuffix(" or `null`"), ""
         if kind == NAMES[bool]:
             kind = ""
+        elif kind.startswith(f"{default}"):  # the first choice
+            default = ""
         yield key, "; ".join(filter(None, (kind, default))), text
 
 
@@ -137,7 +139,7 @@ def rows_of(model: Model) -> Iterator[tuple[str, str, str, str]]:
     if common := getattr(model, "COMMON", None):
         yield common[0], "mapping", "`{}`", f"defaults for each entry of `{common[1]}`"
     if parts := getattr(model, "SUCH_AS", ()):
-        yield "`, `".join(parts) + "`, `...", "number ≥ 0", "`0`", "the value of this part"
+        yield "`, `".join(parts) + "`, `...", "≥ 0", "`0`", "the value of this part"
 
 
 def cell(text: str) -> str:
@@ -172,7 +174,10 @@ def type_of(annotation: Any, metadata: Any = ()) -> str:
         names = [f"`{name}`" for name in names_of(annotation)]
         shown = ", ".join(names) if 0 < len(names) < 5 else annotation.__name__
         return f"[{shown}](#{annotation.__name__.lower()})"
-    return NAMES[annotation] + limits(annotation, metadata)
+    limited = limits(annotation, metadata)
+    if annotation is int and limited == " ≥ 1":
+        return "count"
+    return limited.strip() if annotation is float and limited else NAMES[annotation] + limited
 
 
 def either(words: Iterable[str]) -> str:

@@ -32,12 +32,12 @@ def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> No
 @pytest.mark.parametrize(
     "row",
     [
-        "* `val_fraction` (number ≥ 0, < 1; `0.1`): ",
-        "* `epochs` (number > 0; required): ",
-        "* `warmup` (duration; `null`): ",
+        "* `val_fraction` (≥ 0, < 1; `0.1`): ",
+        "* `epochs` (> 0; required): ",
+        "* `warmup` (duration): ",
         "* `checkpoint_every` (steps; `500 steps`): ",
-        "* `precision` (`no`, `bf16` or `fp16`; `no`): ",
-        "* `crop_scale` (list (2) of number > 0; `[0.5, 1.0]`): ",
+        "* `precision` (`no`, `bf16` or `fp16`): ",
+        "* `crop_scale` (list (2) of > 0; `[0.5, 1.0]`): ",
         "* `optimizer` ([block](#stagesoptimizer); `{}`)\n",
         "* `classes` (mapping of text to list of text; required): ",
         "* **`arcface`** (default `arcface`): ArcFace",
