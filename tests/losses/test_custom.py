@@ -99,17 +99,6 @@ def test_a_rule_takes_every_margin_and_the_keys_of_a_softmax(here: Path) -> None
     assert rule.margin_C.item() == pytest.approx(0.3)
 
 
-def test_a_loss_gets_the_sizes_that_it_names_and_its_settings(here: Path) -> None:
-    values = {"name": "custom_loss", "source": "own.py:Proxies", "settings": {"scale": 4}}
-    loss = build_loss(read(**values), 8, [5, 6, 7], ["a"] * 3)
-    assert loss.proxy_CD.shape == (3, 8) and loss.scale == 4
-    pull = build_loss(read(name="custom_loss", source="own.py:Pull"), 8, [5, 6], "aa")
-    emb = functional.normalize(torch.randn(4, 8), dim=1)
-    near = [(1 - emb[i] @ emb[j]) for i, j in [(0, 1), (1, 0), (2, 3), (3, 2)]]
-    value, _ = pull(emb, torch.tensor([0, 0, 1, 1]))
-    torch.testing.assert_close(value, sum(near) / 8)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

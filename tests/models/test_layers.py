@@ -14,13 +14,10 @@ import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.config.model import BackboneConfig, LayersConfig
-from guie.data.dataset import Classes
 from guie.models import open_model
 from guie.models.backbones import build_backbone
 from guie.models.backbones.open_clip import create_clip
 from guie.models.embedder import build_embedder
-from guie.training.optim import freeze
-from guie.training.tasks import build_task
 from guie.training.tasks.classification import projector
 from tiny_runs import TINY_CLIP, bn_config
 
@@ -96,6 +93,10 @@ def test_a_token_behind_the_norm_is_the_one_that_open_clip_returns() -> None:
 
 def test_the_norm_trains_where_a_block_before_the_last_is_taken() -> None:
     layers = {"of": ["blocks.1"], "pool": "token", "norm": "after"}
+    adapters = {"kind": "stochastic", "dim": 4}
+    build_embedder(run_config(layers=layers, adapters={**adapters, "blocks": [0, 1]}).model)
+    with pytest.raises(UserError, match="adapters or prompts come after the last of these layers"):
+        build_embedder(run_config(layers=layers, adapters=adapters).model)
     config = run_config(layers=layers, head={"dim": 8})
     embedder = build_embedder(config.model)
     embedder(images()).sum().backward()
@@ -135,16 +136,6 @@ def run_config(**changes) -> RunConfig:
     return config_from(values | {"train": {"epochs": 1, "lr": rates}}, RunConfig)
 
 
-def test_what_lies_above_the_last_layer_does_not_train() -> None:
-    config = run_config(layers={"of": ["blocks.1"]}, head={"dim": 8})
-    task = build_task(config, Classes(["a/0", "a/1"], [3, 3], ["a", "a"]))
-    freeze(task, config.stages[0].lr)
-    names = {name for name, _ in task.embedder.backbone.tower.named_parameters()}
-    assert {name.split(".")[1] for name in names if name.startswith("blocks")} == {"0", "1"}
-    assert not any(name.startswith("norm.") for name in names)
-    assert all(p.requires_grad for p in task.embedder.backbone.tower.parameters())
-
-
 @pytest.mark.parametrize(
     ("name", "layer", "side"),
     [
@@ -177,14 +168,6 @@ def test_what_lies_above_is_taken_out(name: str, layer: str, side: int) -> None:
     assert sum(p.numel() for p in backbone.tower.parameters()) < before
     backbone.set_image_size(side if name == VIT else side + 32)
     assert backbone(images(backbone.size_px)).shape == wanted.shape
-
-
-def test_adapters_above_the_last_layer_are_refused() -> None:
-    config = run_config(layers={"of": ["blocks.1"]}, adapters={"kind": "stochastic", "dim": 4})
-    with pytest.raises(UserError, match="adapters or prompts come after the last of these layers"):
-        build_embedder(config.model)
-    adapters = {"kind": "stochastic", "dim": 4, "blocks": [0, 1]}
-    build_embedder(run_config(layers={"of": ["blocks.1"]}, adapters=adapters).model)
 
 
 def test_layers_between_embedding_and_loss_train_and_are_left_out(

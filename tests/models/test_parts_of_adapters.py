@@ -49,20 +49,6 @@ def test_a_gate_scores_what_training_has_on_average(draw: str, rescale: bool) ->
     assert drawn_SB.mean() == pytest.approx(float(scored[0]), rel=0.1)
 
 
-def test_gates_of_a_backbone_are_drawn_apart() -> None:
-    """By layer and branch (PUMA, equation 5): of two blocks, four draws."""
-    backbone = stirred(adapted(VIT, adapters=STOCHASTIC)[0]).train()
-    gates = [module for module in backbone.modules() if isinstance(module, Gate)]
-    seen: list[list[bool]] = [[] for _ in gates]
-    for gate, on in zip(gates, seen, strict=True):
-        gate.register_forward_hook(lambda _, given, made, on=on: on.append(bool(made.any())))
-    torch.manual_seed(0)
-    for _ in range(40):
-        backbone(images(1))
-    assert len({tuple(on) for on in seen}) == len(gates) == 4
-    assert all(8 < sum(on) < 32 for on in seen)
-
-
 # ---------------------------------------------------------------- bottlenecks
 
 
