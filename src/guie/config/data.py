@@ -32,7 +32,12 @@ DatasetName = Literal[
 ]
 
 
-class DatasetSource(Config):
+class _ClassLimits(Config):
+    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
+    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
+
+
+class DatasetSource(_ClassLimits):
     """A data set as downloaded."""
 
     kind: DatasetName
@@ -48,8 +53,6 @@ class DatasetSource(Config):
     max_classes: PositiveInt | None = None  # train classes at most
     choose_classes: Literal["largest", "random"] = "largest"  # random: by the mix's seed
     options: dict[str, str | int | list[str]] = {}  # see input/README.md
-    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
-    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
 
 
 Similarity = Annotated[float, Field(ge=-1, le=1)]
@@ -189,10 +192,6 @@ class ProxyEvaluatorConfig(Config):
     lr: PositiveFloat = 1e-2  # peak learning rate
     weight_decay: NonNegativeFloat = 1e-4  # of the head
 
-    def faults(self) -> Iterator[Fault]:
-        if self.head.image_shape or self.head.reduced_dim:
-            yield "head", "image_shape and reduced_dim do not apply to a proxy; remove them"
-
 
 class SelectionRule(Config):
     """What counts as a gain, and when the search stops."""
@@ -228,18 +227,11 @@ class SelectionConfig(Config):
             yield self.evaluator, f"missing, and evaluator {self.evaluator} needs it"
 
 
-class SourceConfig(Config):
-    """Settings common to all sources; null takes the value of the mix."""
-
-    path: str  # folder or file to read
-    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
-    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
-
-
-class ToySource(SourceConfig):
+class ToySource(_ClassLimits):
     """Synthetic images, generated in `path` if absent."""
 
     kind: Literal["toy"]
+    path: str  # folder or file to read
     # 80: two classes of two images per split and domain
     images: Annotated[int, Field(ge=80, lt=2**31)] = 6000
     seed: Seed = 0  # of the drawing
@@ -247,13 +239,14 @@ class ToySource(SourceConfig):
     part: Literal["benchmark", "pretrain"] = "benchmark"
 
 
-class FolderSource(SourceConfig):
+class FolderSource(_ClassLimits):
     """A folder of class folders, `<path>/<class>/<image>`, nested or not.
 
     Or an archive of one (zip, tar, tar.gz, tar.bz2, tar.xz), unpacked once beside it.
     """
 
     kind: Literal["folder"]
+    path: str  # folder or file to read
     domain: Domain  # of all its images
     # of all; of test, each image is query and index
     split: Literal["train", "val", "test"] = "train"
@@ -266,10 +259,11 @@ class FolderSource(SourceConfig):
             yield "encoding", "unknown to Python; gbk, shift_jis, cp1251, cp866 and cp437 are some"
 
 
-class ManifestSource(SourceConfig):
+class ManifestSource(_ClassLimits):
     """An existing manifest."""
 
     kind: Literal["manifest"]
+    path: str  # folder or file to read
     root: str | None = None  # null: the manifest's folder
     domains: Names | None = None  # null: every domain
 
@@ -309,7 +303,7 @@ class MixConfig(Config):
             if most is not None and most < least:
                 yield f"sources.{number}", f"max_images {most} is below min_images {least}"
 
-    def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
+    def limits(self, source: _ClassLimits) -> tuple[int, int | None]:
         """Return (min_images, max_images) of a source."""
         return source.min_images or self.min_images, source.max_images or self.max_images
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -59,11 +60,6 @@ class ViewConfig(Config):
         if self.pad_color and self.fit not in (None, "pad"):
             yield "pad_color", f"is for fit: pad; fit is {self.fit}"
 
-    def is_of(self, aspect: float) -> bool:
-        """Return whether the view applies to this aspect ratio, if the domain matches."""
-        limits = self.aspect or AspectConfig()
-        return limits.above < aspect and (limits.max is None or aspect <= limits.max)
-
 
 class MemberConfig(Config):
     """One member model, as scored."""
@@ -88,10 +84,10 @@ Nested = Annotated[
 
 def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
     """Yield faults of views, which must serve every aspect ratio, and of raw embeddings, without a scale."""
-    limits = [view.aspect for view in config.views if view.aspect]
+    limits = [view.aspect or AspectConfig() for view in config.views if view.domains is None]
     edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.max) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
-        if not any(view.domains is None and view.is_of(aspect) for view in config.views):
+        if not any(limit.above < aspect <= (limit.max or math.inf) for limit in limits):
             none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"
             yield "views", f"{none}; add a view without domains for them"
     if config.average == "raw" and join == "side_by_side":
