@@ -73,13 +73,16 @@ def test_members_are_the_mean_of_each_on_its_part_and_groups(values: dict) -> No
         torch.testing.assert_close(value, sum(one[name] for one in logs) / 3)
 
 
-def test_a_stage_begins_for_each_width_with_its_own_draw() -> None:
+def test_a_stage_begins_for_each_part_with_its_own_draw() -> None:
     loss = NestedLoss(ArcFaceConfig(), [12, 12], SIZES, DOMAINS)
     loss.begin_stage([0, 2], LossStage(0.1, alone=True, reset=(7, 1)))
     one, other = (part for part in loss.losses if isinstance(part, MarginSoftmax))
     assert one.stage_AD is not None and other.stage_AD is not None
     assert one.stage_AD.shape == (2, 12) and not torch.equal(one.stage_AD, other.stage_AD)
     assert one.rule.margin_C.tolist() == other.rule.margin_C.tolist() == pytest.approx([0.1])
+    groups = MetaclassLoss(ArcFaceConfig(), MetaclassesConfig(count=2), 12, 2, SIZES, DOMAINS)
+    groups.begin_stage(range(5), LossStage(reset=(7, 1)))
+    assert not torch.equal(groups.members[0].weight_CD, groups.members[1].weight_CD)
 
 
 @pytest.mark.parametrize(("classes", "groups"), [(98, 12), (12, 12), (3997, 192), (17, 2)])

@@ -132,8 +132,9 @@ def test_the_mask_says_which_weights_change(family: str, place: str) -> None:
     before, after = plain.state_dict(), backbone.state_dict()
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     if place == "v":  # of one block of two
-        backbone, _ = adapted(family, adapters={**LORA, "targets": ["v"], "blocks": [1]})
-        assert len(list(backbone.adapters.lora)) == 1
+        added = {**LORA, "targets": ["v"], "blocks": [1], "alpha": 8.0}
+        (change,) = adapted(family, adapters=added)[0].adapters.lora.values()
+        assert change.thirds["v"].scale == 8.0 / 4
     if place in ("q", "k", "v"):
         names = {n for n in before if "in_proj_weight" in n or "qkv.weight" in n}
         for name in names:
