@@ -119,6 +119,7 @@ def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
             kind = LINKS.sub(f"[block](#{link})", kind)
         if default == "`null`":
             kind, default = kind.removesuffix(" or `null`"), ""
+        kind = re.sub(r"number (?=[≥>≤<])", "", re.sub(r"integer ≥ 1(?!,)", "count", kind))
         if kind == NAMES[bool]:
             kind = ""
         elif kind.startswith(f"{default}"):  # the first choice
@@ -139,7 +140,7 @@ def rows_of(model: Model) -> Iterator[tuple[str, str, str, str]]:
     if common := getattr(model, "COMMON", None):
         yield common[0], "mapping", "`{}`", f"defaults for each entry of `{common[1]}`"
     if parts := getattr(model, "SUCH_AS", ()):
-        yield "`, `".join(parts) + "`, `...", "≥ 0", "`0`", "the value of this part"
+        yield "`, `".join(parts) + "`, `...", "number ≥ 0", "`0`", "the value of this part"
 
 
 def cell(text: str) -> str:
@@ -174,10 +175,7 @@ def type_of(annotation: Any, metadata: Any = ()) -> str:
         names = [f"`{name}`" for name in names_of(annotation)]
         shown = ", ".join(names) if 0 < len(names) < 5 else annotation.__name__
         return f"[{shown}](#{annotation.__name__.lower()})"
-    limited = limits(annotation, metadata)
-    if annotation is int and limited == " ≥ 1":
-        return "count"
-    return limited.strip() if annotation is float and limited else NAMES[annotation] + limited
+    return NAMES[annotation] + limits(annotation, metadata)
 
 
 def either(words: Iterable[str]) -> str:

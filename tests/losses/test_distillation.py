@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 from twins import assert_equal
 
-from guie.config.distillation import Perplexity, RelationConfig
+from guie.config.distillation import RelationConfig
 from guie.losses.distillation import (
     Logits,
     build_relation,
     log_neighbours,
-    precisions,
+    precisions_of,
     squared_distances,
 )
 from student_and_teacher import DIM, TEACHER, built, embeddings, unit
@@ -163,7 +163,7 @@ def test_the_bandwidth_is_that_of_scikit_learns_search(perplexity) -> None:
     torch.manual_seed(1)
     emb = unit(torch.randn(64, 16, dtype=torch.float64))
     squared = squared_distances(emb, emb[:0])
-    found = log_neighbours(squared, precisions(squared, Perplexity(perplexity=perplexity))).exp()
+    found = log_neighbours(squared, precisions_of(squared, perplexity)).exp()
     entropy_bits = -(found * found.clamp(min=1e-300).log2()).sum(1)
     torch.testing.assert_close(2**entropy_bits, torch.full((64,), perplexity, dtype=torch.float64))
 
@@ -177,9 +177,9 @@ def test_bandwidths_of_a_perplexity_are_each_images_own() -> None:
     snd = built(name="snd", sigma={"perplexity": 3}, student_sigma={"perplexity": 4})
     loss = snd(unit(student), teacher)
     squared = squared_distances(teacher, teacher[:0])
-    sigma = (2 * precisions(squared, Perplexity(perplexity=3))).rsqrt().flatten().tolist()
+    sigma = (2 * precisions_of(squared, 3)).rsqrt().flatten().tolist()
     ours = squared_distances(unit(student).detach(), student[:0].detach())
-    own = (2 * precisions(ours, Perplexity(perplexity=4))).rsqrt().flatten().tolist()
+    own = (2 * precisions_of(ours, 4)).rsqrt().flatten().tolist()
     assert max(sigma) > 1.05 * min(sigma)
     p, q = chances(teacher, sigma), chances(unit(student), own)
     torch.testing.assert_close(loss, snd_slowly(p, q))

@@ -5,7 +5,6 @@ What holds for every backbone of the configs stands in test_families.py.
 
 from __future__ import annotations
 
-import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,11 +14,6 @@ from torch import Tensor, nn
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.models.backbones import Backbone, build_backbone
-from guie.models.backbones.open_clip import OpenClip
-
-STATISTICS = {"mean": [0.5] * 3, "std": [0.5] * 3}
-VISION = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear"}
-TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
 
 
 def clip() -> Backbone:
@@ -30,13 +24,6 @@ def clip() -> Backbone:
 def vit() -> Backbone:
     torch.manual_seed(0)
     return build_backbone(BackboneConfig(**TINY_VIT), 64).eval()
-
-
-def vit_in_clip() -> Backbone:
-    torch.manual_seed(0)
-    vision = {**VISION, "image_size": 224}
-    tower = open_clip.CLIP(embed_dim=32, vision_cfg=vision, text_cfg=TEXT).visual
-    return OpenClip(tower, {"size": 224, **STATISTICS}, 64).eval()
 
 
 def tokens_of(backbone: Backbone, images: Tensor) -> Tensor:
@@ -82,7 +69,6 @@ def tokens_by_hand(
         (clip, 36, 7, 25),
         (vit, 64, 12, 25),
         (vit, 100, 12, 64),
-        (vit_in_clip, 88, 12, 49),
     ],
 )
 @torch.no_grad()

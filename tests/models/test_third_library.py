@@ -129,16 +129,24 @@ def trained(folder: Path, manifest: Path, lr: dict[str, Any], model: dict[str, A
             },
         ),
         (
+            {"blocks": {0: 0.0, 1: 1e-2}},
+            {},
+        ),
+        (
             {"backbone": 1e-3},
             {"layers": {"of": ["encoder.layers.encoder_layer_0"], "pool": "gem"}},
         ),
     ],
-    ids=["adapters and prompts", "fine-tuned, layers"],
+    ids=["adapters and prompts", "a block alone", "fine-tuned, layers"],
 )
 def test_it_trains_and_becomes_a_submission(
     lr: dict, model: dict, toy_manifest: Path, tmp_path: Path
 ) -> None:
     run = trained(tmp_path, toy_manifest, lr, model)
+    if "blocks" in lr:
+        own = load_file(run / "model.safetensors")  # without what is frozen
+        names = {name for name in own if name.startswith("backbone.")}
+        assert names and all(".encoder_layer_1." in name for name in names)
     opened = open_model(run)
     assert opened.members[0].model.backbone.library == "torchvision"
     assert opened.preprocess.size_px == 40
@@ -147,14 +155,6 @@ def test_it_trains_and_becomes_a_submission(
     check_exported(opened.embedder, opened.preprocess, tmp_path)
     with pytest.raises(UserError, match="torchvision loads no folder from the hub"):
         write_hub_folder(opened, tmp_path / "hub", {})
-
-
-def test_a_block_trains_alone(toy_manifest: Path, tmp_path: Path) -> None:
-    run = trained(tmp_path, toy_manifest, {"blocks": {1: 1e-2}}, {})
-    own = load_file(run / "model.safetensors")  # without what is frozen
-    assert TorchvisionVit.is_block("tower.encoder.layers.encoder_layer_3")
-    names = {name for name in own if name.startswith("backbone.")}
-    assert names and all(".encoder_layer_1." in name for name in names)
 
 
 def test_its_weights_come_from_a_file_alone(tmp_path: Path) -> None:

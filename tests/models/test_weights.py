@@ -191,17 +191,13 @@ def test_a_tag_in_a_file_is_the_tag_without_the_hub(
     library: str, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     """Weights, mean, std and answers; also in a run that is opened again, and in its record."""
-    if library == "timm":
-        config, tag, name, repository = VIT, VIT_TAG, "model.safetensors", VIT_REPOSITORY
-        module = new_vit(3)
-    else:
-        config, tag, name, repository = CLIP, "drawn", "open_clip_model.safetensors", "org/tiny"
-        torch.manual_seed(3)
-        module = open_clip.create_model("guie-tiny")
-    put(hub, repository, name, module)
+    timms = library == "timm"
+    config, tag = (VIT, VIT_TAG) if timms else (CLIP, "drawn")
+    name = "model.safetensors" if timms else "open_clip_model.safetensors"
+    repository = VIT_REPOSITORY if timms else "org/tiny"
+    put(hub, repository, name, new_vit(3) if timms else open_clip.create_model("guie-tiny"))
     by_tag = build_backbone(BackboneConfig(**config, pretrained=tag), 64)
-    (tmp_path / "away").mkdir()
-    file = (hub / repository / "snapshots" / COMMIT / name).rename(tmp_path / "away" / name)
+    file = (hub / repository / "snapshots" / COMMIT / name).rename(tmp_path / name)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
     capsys.readouterr()
     with_file = BackboneConfig.model_validate(
@@ -213,8 +209,7 @@ def test_a_tag_in_a_file_is_the_tag_without_the_hub(
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(by_file.eval()(images), by_tag.eval()(images))
     assert weights_record(with_file)["from"] == str(file)
-    again = BackboneConfig.model_validate(with_file.model_dump(mode="json"))
-    assert again == with_file and again.with_file("x/y.pt").tag == tag
+    assert with_file.with_file("x/y.pt").tag == tag
     with pytest.raises(UserError, match="no weights 'other' for"):
         build_backbone(
             with_file.model_copy(update={"pretrained": TaggedFile(tag="other", file=str(file))})

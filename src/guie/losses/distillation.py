@@ -192,7 +192,7 @@ class Snd(nn.Module):
             return student_ND.sum() * 0.0
         theirs_N1 = precisions(theirs_NM, self.config.sigma)
         own = self.config.student_sigma
-        ours_N1 = theirs_N1 if own is None else precisions(ours_NM, own)
+        ours_N1 = theirs_N1 if own is None else precisions(ours_NM.detach(), own)
         log_p_NM = log_neighbours(theirs_NM, theirs_N1)
         log_q_NM = log_neighbours(ours_NM, ours_N1)
         # An image is not its own neighbour: both are -inf there, and exp(-inf) (-inf - -inf) is NaN
@@ -244,16 +244,21 @@ def log_neighbours(squared_NM: Tensor, precision_N1: Tensor | float) -> Tensor:
     return (-precision_N1 * squared_NM).log_softmax(1)
 
 
-@torch.no_grad()
 def precisions(squared_NM: Tensor, sigma: float | Perplexity) -> Tensor | float:
-    """Return 1 / (2 sigma^2): one number, or one per image, (N, 1), by bisection for all at once.
+    """Return 1 / (2 sigma^2): one number, or one per image, (N, 1)."""
+    if isinstance(sigma, Perplexity):
+        return precisions_of(squared_NM, sigma.perplexity)
+    return 1 / (2 * sigma**2)
 
-    Entropy falls as precision grows. If there are no more neighbours than the perplexity, the precision
+
+@torch.no_grad()
+def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
+    """Return the precision per image, (N, 1), with this perplexity, by bisection for all at once.
+
+    Entropy falls as precision grows. If there are no more neighbours than `perplexity`, the precision
     goes to 0, and all neighbours are equally likely. The bandwidth is at least `NARROWEST`.
     """
-    if not isinstance(sigma, Perplexity):
-        return 1 / (2 * sigma**2)
-    wanted = math.log(sigma.perplexity)  # entropy in nats
+    wanted = math.log(perplexity)  # entropy in nats
     # Relative to the nearest, whose probability then never underflows
     beyond_NM = squared_NM - squared_NM.amin(1, keepdim=True)
     low_N1 = torch.full_like(squared_NM[:, :1], -RANGE)
