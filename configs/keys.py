@@ -118,9 +118,12 @@ def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
             link = place[models[0]].replace(".", "")
             kind = LINKS.sub(f"[block](#{link})", kind)
         if default == "`null`":
-            kind = kind.removesuffix(" or `null`")
+            kind, default = kind.removesuffix(" or `null`"), ""
+        kind = re.sub(r"number (?=[≥>≤<])", "", re.sub(r"integer ≥ 1(?!,)", "count", kind))
         if kind == NAMES[bool]:
             kind = ""
+        elif kind.startswith(f"{default}"):  # the first choice
+            default = ""
         yield key, "; ".join(filter(None, (kind, default))), text
 
 

@@ -24,7 +24,6 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     [
         ("train:\n  epochs: 2\n  epochs: 3", '3: not valid YAML: found duplicate key "epochs"'),
         ("a: {b: 1, 'b': 2}", '1: not valid YAML: found duplicate key "b"'),
-        ("1: a\n0x1: b", '2: not valid YAML: found duplicate key "1"'),
         ("a: [1\nb: 2", "2: not valid YAML: "),
         (BOMB, "1: more than 100,000 values"),
         ("[" * 60 + "]" * 60, "1: more than"),
@@ -34,10 +33,6 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("a: 1\nb: 9223372036854775808", "2: b: a whole number beyond 64 bits"),
         ("a: " + "9" * 6_000, "not valid YAML: .{,200}$"),
         ("a: !!int x", "1: not valid YAML: a tag"),
-        ("a: ! x", "1: not valid YAML: a tag"),
-        ("a: '\0'", "not valid YAML: "),
-        ("a: !" + "x" * 9_000, "1: not valid YAML: .{,200}$"),
-        ("- [1", "1: not valid YAML: "),
     ],
 )
 def test_what_no_config_holds_is_refused_in_one_line(text: str, said: str) -> None:
@@ -53,12 +48,9 @@ def test_what_no_config_holds_is_refused_in_one_line(text: str, said: str) -> No
         ("0x1f", 31),
         ("0o17", 15),
         ("1_000", 1000),
-        ("+7", 7),
         ("-9223372036854775807", -(2**63) + 1),
         ("1e-4", 1e-4),
-        ("1.5E3", 1500.0),
         (".5", 0.5),
-        ("1.", 1.0),
         (".inf", math.inf),
         ("-.INF", -math.inf),
         ("true", True),
@@ -67,8 +59,6 @@ def test_what_no_config_holds_is_refused_in_one_line(text: str, said: str) -> No
         *((text, text) for text in ("yes", "no", "on", "off", "1:30", "2026-01-02", "2026-13-45")),
         *((f"'{text}'", text) for text in ("010", "true", "1e-4", "~", "=")),
         ("=", "="),
-        ("&x true", True),
-        ("&x 0x10", 16),
         ("{a: &a {x: 1, y: 2}, b: {<<: *a, x: 3}}", {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}),
         ("|\n two\n lines", "two\nlines"),
     ],
@@ -115,24 +105,13 @@ def test_set_is_read_like_a_file(tmp_path: Path) -> None:
     for words, said in {
         "train={epochs: 2, epochs: 3}": "not valid YAML: found duplicate key",
         "seed=1:30": "seed=1:30: .*found '1:30'",
-        "seed=yes": "seed=yes: .*found 'yes'",
-        "verify=on": "verify=on: unknown key",
-        "train=" + "[" * 5_000: "more than 50 levels",
+        f"seed={'x' * 9_000}": r"seed=x.*found 'x{199}\.\.\.\)",
         "name=1:30\nx: [": "not valid YAML",
-        "stages." + "9" * 6_000 + ".epochs=1": "stages: Input should be a valid list",
         "out=runs #2": "out=runs #2: a # after a space begins a YAML comment; put the value in qu",
         "name=2024": "must be text; put it in quotes.*found 2024",
-        "stages.².epochs=1": "stages: Input should be a valid list",
     }.items():
         with pytest.raises(UserError, match=said):
             load_config(tmp_path / "c.yaml", RunConfig, [words])
-
-
-def test_a_value_is_shown_as_far_as_a_line_goes(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(f"name: t\nseed: {'x' * 9_000}\n")
-    with pytest.raises(UserError, match=r"c.yaml:2: seed: .* \(found 'xxx.*xxx\.\.\.\)") as refused:
-        load_config(tmp_path / "c.yaml", RunConfig)
-    assert all(len(line) < 500 for line in str(refused.value).splitlines())
 
 
 def test_a_file_that_is_none_or_too_large_is_refused(tmp_path: Path) -> None:

@@ -76,8 +76,5 @@ def test_puma_trains_with_each_of_them(name: str) -> None:
     assert len(more) == (2 if name == "puma_pairs" else 0)
     losses = [loss_of("puma_vit_s", line, *more) for line in arguments(name, "task.loss")]
     assert dict(losses) == OF_RECIPE[name]
-
-
-def test_the_memory_of_table_8() -> None:
-    (line,) = arguments("puma_pairs", "task.loss.memory")
-    assert loss_of("puma_pairs", line)[1]["memory"] == 4096  # train.py:344
+    for line in arguments(name, "task.loss.memory"):  # of table 8
+        assert loss_of(name, line)[1]["memory"] == 4096  # train.py:344

@@ -249,24 +249,6 @@ def keys_of_views(drawn: AugmentConfig) -> set[str]:
     return keys | {key for key in fields if getattr(drawn, key) != getattr(usual, key)}
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
-def test_a_recipe_states_how_an_image_becomes_a_square(name: str) -> None:
-    """In training and in scoring. Nothing said so here once, and PUMA saw central squares alone."""
-    config = recipe_config(name)
-    assert "fit" in config.model.image.model_fields_set
-    for stage in config.stages:
-        assert stage.augment.fit and "fit" in stage.augment.model_fields_set
-
-
-@each
-def test_crops_are_of_the_kind_of_the_source(name: str) -> None:
-    """RandomResizedCrop, or RandomCrop of an image that keeps its ratio; else of one made square."""
-    config = recipe_config(name)
-    kinds = {"puma": "absolute", "winner_5": "absolute", "dreml": "square", "layers": "square"}
-    wanted = [kind for prefix, kind in kinds.items() if name.startswith(prefix)] or ["image"]
-    assert {stage.augment.crop_ratio_of for stage in config.stages} == set(wanted)
-
-
 def sentences(name: str) -> list[str]:
     """Those of `departs`."""
     parts = re.split(r"(?:^|\s)- ", departs(name))
@@ -347,24 +329,3 @@ def test_every_change_that_departs_offers_loads(name: str) -> None:
     for quoted, plain_text in changes:
         change = (quoted or plain_text).replace("=S", "=0.2")
         assert recipe_config(name) != changed(f"recipes/{name}.yaml", change), change
-
-
-def test_a_departure_that_is_gone_is_seen() -> None:
-    """`winner_1` once said that its class weights follow all classes of the run, after a change."""
-    departure = {"told": "", "source": "x", "key": "seed", "ours": 999, "value": 0}
-    hold("winner_2", departure)
-    for change in ({"ours": 998}, {"value": 999}, {"key": "data.workers"}):
-        with pytest.raises(AssertionError):
-            hold("winner_2", departure | change)
-    with pytest.raises(AssertionError, match="test_nothing"):
-        hold("winner_2", {"told": "", "source": "x", "test": "test_house.py::test_nothing"})
-
-
-def test_a_changed_value_is_seen() -> None:
-    """The border of the 2nd place's images was mirrored here once, and nothing said so."""
-    rows, recipe = table("winner_2"), RECIPES / "winner_2.yaml"
-    key = "stages.0.augment.affine_border"
-    for change in ("train.augment.affine_border=mirror", "train.lr.backbone=1e-6"):
-        config = load_config(recipe, RunConfig, [change])
-        wrong = [k for k, row in rows.items() if not alike(*found(config, k).values(), row.value)]
-        assert wrong == [key if "border" in change else "stages.0.lr"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from functools import cache
 from pathlib import Path
 
 import open_clip
@@ -11,11 +11,12 @@ import pytest
 import timm
 from recipe_configs import CONFIGS, RECIPES, mix_configs, recipe_config
 
-from guie.config.durations import Duration
+from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.data.datasets import DATASETS
 
 DREML = CONFIGS / "recipes/dreml_cars.yaml"
+STAGED = ["one_gpu", "one_gpu_lora", "vit_h14", "vit_l14_336"]  # to start from
 FIELDS = ("who", "score", "departs", "command", "needs")
 all_recipes = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
@@ -44,38 +45,18 @@ def is_record(line: str) -> bool:
     return bool(message and re.search(r"EXPERIMENTS\.md|\bsrc/\w+\.py", message[1]))
 
 
-def test_a_score_of_ours_has_its_place() -> None:
-    assert is_record("# Not run here: no score of ours")
-    assert is_record('# Ours     .612 mMP@5, UnED test, merged (EXPERIMENTS.md, "UnED")')
-    assert is_record("# Ours     0.655 R@1 of the val split (src/validate.py --split val, 3 seeds)")
-    for line in (
-        "# Ours     .612 mMP@5, UnED test, merged",
-        "# Ours     good (EXPERIMENTS.md)",
-        "# Ours     .612 (somewhere)",
-        "# needs    one card",
-    ):
-        assert not is_record(line), line
-
-
-@cache
-def timm_weights() -> set[str]:
-    return set(timm.list_pretrained())
-
-
-@cache
-def clip_weights() -> set[tuple[str, str]]:
-    return set(open_clip.list_pretrained())
-
-
-@all_recipes
-def test_a_recipe_names_weights_that_exist(recipe: Path) -> None:
-    backbone = recipe_config(recipe.stem).model.backbone
-    if backbone.pretrained is None:
-        assert recipe.stem == "layers_net_c"  # all of it begins anew
-    elif backbone.library == "timm":
-        assert f"{backbone.name}.{backbone.pretrained}" in timm_weights()
-    else:
-        assert (backbone.name, backbone.pretrained) in clip_weights()
+def test_recipes_name_weights_that_exist() -> None:
+    timms, clips = set(timm.list_pretrained()), set(open_clip.list_pretrained())
+    configs = {path.stem: recipe_config(path.stem) for path in RECIPES}
+    configs |= {name: load_config(CONFIGS / f"{name}.yaml", RunConfig) for name in STAGED}
+    for recipe, config in configs.items():
+        backbone = config.model.backbone
+        if backbone.pretrained is None:
+            assert recipe == "layers_net_c"  # all of it begins anew
+        elif backbone.library == "timm":
+            assert f"{backbone.name}.{backbone.pretrained}" in timms
+        else:
+            assert (backbone.name, backbone.pretrained) in clips
 
 
 @all_recipes
@@ -143,44 +124,6 @@ UNED_TRAIN_IMAGES = {
 }
 
 
-UNED = [path for path in RECIPES if path.stem.startswith("uned_")]
-
-
-@pytest.mark.parametrize("recipe", UNED, ids=lambda path: path.stem)
-def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
-    config = recipe_config(recipe.stem)
-    classes, full = config.stages
-    assert (classes.lr.of("backbone"), classes.lr.of("head"), classes.lr.of("classes")) == (
-        0,
-        0,
-        1e-3,
-    )
-    assert (full.lr.of("backbone"), full.lr.of("classes"), classes.epochs + full.epochs) == (
-        1e-5,
-        1e-3,
-        30,
-    )
-    assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
-        **{"norm": "l2", "norm_eps": 1e-5, "dim": 64, "bias": True, "image_shape": False},
-        **{"hidden": [], "activation": "relu", "parts": 1, "reduced_dim": None},
-        "init": "lecun_normal",
-    }
-    assert (classes.optimizer_state, full.optimizer_state) == ("reset", "carry")
-    loss = config.task.loss
-    separate = "_usc" in recipe.stem
-    assert (loss.name, loss.scale) == ("softmax", 16.0)
-    assert loss.classifier == ("separate" if separate else "joint")
-    samplers = {"ds": "dataset_size", "rr": "round_robin", "ss": "specialist_steps"}
-    for stage in config.stages:
-        assert (stage.batch_size, stage.weight_decay) == (128, 1e-6)
-        assert (stage.optimizer.name, stage.schedule.name) == ("adamw", "constant")
-        assert stage.augment.crop_scale == [(224 / 256) ** 2] * 2
-        assert (stage.augment.crop_ratio, stage.augment.flip) == ([1.0, 1.0], 0.5)
-        assert (stage.augment.fit, config.model.image.fit) == ("squash", "crop")
-        assert stage.sampler.name == samplers.get(recipe.stem[-2:], "mixed")
-    assert full.validate_every == Duration(1, "epochs")
-
-
 def test_each_member_of_an_ensemble_has_a_seed_of_its_own() -> None:
     """By the command of its recipe: with one seed, all begin with the same weights and batches."""
     (command,) = re.findall(r"--set task\.metaclasses\.member=MEMBER.*", header(DREML))
@@ -202,4 +145,11 @@ def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:
     assert f"{steps:,} steps an epoch" in header(CONFIGS / "recipes/uned_in_ujcds.yaml")
 
 
-# ---------------------------------------------------------------- twins
+@pytest.mark.parametrize("name", STAGED)
+def test_configs_to_start_from_have_the_rates_of_the_study(name: str) -> None:
+    stages = load_config(CONFIGS / f"{name}.yaml", RunConfig).stages
+    assert {stage.lr.of("classes") for stage in stages[:2]} == {0.1}
+    for stage, images in itertools.product(stages, (140, 1050, 13_357, 100_000)):
+        steps_per_epoch = images / stage.batch_size
+        warmup = round(stage.warmup.steps(steps_per_epoch))  # on few images it may be no step
+        assert warmup <= stage.epochs * steps_per_epoch / 10, stage.name

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from guie.losses.base import LossStage
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.rules import ArcFace, CosFace, CurricularFace
+from guie.losses.rules import ArcFace, CurricularFace
 
 CLASSES, DIM = 12, 5
 STAGE = [7, 2, 3, 10]  # in no order, and neither end among them
@@ -65,31 +65,8 @@ def test_over_a_stage_it_equals_the_twin_of_a_subset(centers: int, edges) -> Non
     torch.testing.assert_close(got, (emb.grad, weight.grad))
 
 
-def test_without_margin_it_is_torchs_cross_entropy_over_the_subset() -> None:
-    head = softmax(CosFace(0.0)).double()
-    head.begin_stage(STAGE, ALONE)
-    emb, labels = batch(STAGE)
-    weight = functional.normalize(head.weight_CD.detach()[[2, 3, 7, 10]])
-    place = torch.tensor([[2, 3, 7, 10].index(label) for label in labels.tolist()])
-    expected = functional.cross_entropy(20.0 * emb.detach() @ weight.T, place)
-    torch.testing.assert_close(head(emb, labels)[0], expected)
-    head.begin_stage(STAGE, CARRIED)
-    assert head(emb, labels)[0] > expected + 0.1  # all twelve compete again
-
-
-def test_curricularface_keeps_its_means_by_the_runs_classes() -> None:
-    head = softmax(CurricularFace(0.3, CLASSES, momentum=0.5)).double()
-    head.begin_stage(STAGE, ALONE)
-    emb, labels = batch(STAGE)
-    head(emb, labels)
-    seen = torch.zeros(CLASSES, dtype=torch.bool)
-    seen[labels] = True
-    assert head.rule.t_C[seen].all() and not head.rule.t_C[~seen].any()
-
-
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.5),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.5),
 }
 
@@ -101,8 +78,7 @@ def train(head: MarginSoftmax, optimizer: torch.optim.Optimizer, classes: list[i
         optimizer.step()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("centers", [1, 2])
+@pytest.mark.parametrize(("name", "centers"), [("adamw", 2), ("sgd", 1)])
 def test_decay_and_momentum_move_the_rows_of_the_stage_alone(name: str, centers: int) -> None:
     head = softmax(centers=centers).double()
     others = [c for c in range(CLASSES) if c not in STAGE]
@@ -122,13 +98,6 @@ def test_decay_and_momentum_move_the_rows_of_the_stage_alone(name: str, centers:
     assert moved[0].all() and moved[2].all()
     assert moved[1][STAGE].all() and not moved[1][others].any()
     assert dict(head.named_parameters()).keys() == {"weight_CD"}
-
-
-def test_class_weights_that_are_frozen_stay_so() -> None:
-    head = softmax()
-    head.weight_CD.requires_grad_(False)
-    head.begin_stage(STAGE, ALONE)
-    assert not any(p.requires_grad for p in head.parameters())
 
 
 def test_a_stage_goes_on_from_its_checkpoint_to_the_same_bits() -> None:
@@ -151,48 +120,33 @@ def test_a_stage_goes_on_from_its_checkpoint_to_the_same_bits() -> None:
     torch.testing.assert_close(again.state_dict(), head.state_dict(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_reset_draws_the_rows_of_the_stage_and_no_others(alone: bool) -> None:
-    head, rule = softmax(centers=2), CurricularFace(0.3, CLASSES)
-    head.rule = rule
+@pytest.mark.parametrize("per_class", [False, True])
+def test_reset_draws_the_rows_of_the_stage_and_no_others(per_class: bool) -> None:
+    rule = CurricularFace(0.3, CLASSES if per_class else None)
+    head = softmax(rule, centers=2)
     rule.t_C.fill_(0.7)
+    head.begin_stage(STAGE, CARRIED)
+    assert (rule.t_C == 0.7).all()
     before = head.weight_CD.detach().clone()
     state = torch.get_rng_state()
-    head.begin_stage(STAGE, LossStage(alone=alone, reset=(4, 1)))
+    head.begin_stage(STAGE, LossStage(alone=False, reset=(4, 1)))
     assert torch.equal(torch.get_rng_state(), state)  # the global stream is left alone
     drawn = torch.zeros(CLASSES, dtype=torch.bool)
     drawn[STAGE] = True
     moved = (head.weight_CD != before).any(dim=1).view(CLASSES, 2)
     assert moved[drawn].all() and not moved[~drawn].any()
-    assert not rule.t_C[drawn].any() and (rule.t_C[~drawn] == 0.7).all()
-
-
-def test_a_single_running_mean_starts_anew_with_the_classes() -> None:
-    head = softmax(CurricularFace(0.3))
-    head.rule.t_C.fill_(0.7)
+    seeds = ((4, 1), (4, 2), (5, 1))
+    others = []
+    for seed in seeds:
+        other = softmax(centers=2)
+        other.begin_stage(STAGE, LossStage(reset=seed))
+        others.append(other.weight_CD[rows(STAGE, 2)])
+    same = [torch.equal(head.weight_CD[rows(STAGE, 2)], other) for other in others]
+    assert same == [True, False, False]  # a function of the seed
+    reset = drawn if per_class else torch.tensor([True])  # a single mean starts with the classes
+    assert not rule.t_C[reset].any() and (rule.t_C[~reset] == 0.7).all()
     head.begin_stage(STAGE, ALONE)
-    assert head.rule.t_C.item() == pytest.approx(0.7)
-    head.begin_stage(STAGE, LossStage(reset=(4, 1)))
-    assert head.rule.t_C.item() == 0.0
-
-
-def test_reset_is_a_function_of_its_seed() -> None:
-    drawn = []
-    for seed in ((4, 1), (4, 1), (4, 2), (5, 1)):
-        torch.manual_seed(len(drawn))  # whatever the global stream was
-        head = MarginSoftmax(1000, 64, CosFace(0.0), scale=1.0)
-        other = head.weight_CD.std().item()
-        head.begin_stage(range(1000), LossStage(reset=seed))
-        drawn.append(head.weight_CD.detach().clone())
-        assert head.weight_CD.std().item() == pytest.approx(other, rel=0.02)  # as at the first
-    assert torch.equal(drawn[0], drawn[1])
-    assert not (drawn[0] == drawn[2]).any() and not (drawn[0] == drawn[3]).any()
-
-
-@pytest.mark.parametrize("stranger", [0, 5, 11])
-def test_an_image_of_another_stage_is_refused(stranger: int) -> None:
-    head = softmax()
-    head.begin_stage(STAGE, ALONE)
-    emb, _ = batch(STAGE, 3)
-    with pytest.raises(ValueError, match="not among 4 classes"):
-        head(emb, torch.tensor([2, stranger, 10]))
+    emb, labels = batch(STAGE)
+    head(emb.float(), labels)
+    seen = torch.isin(torch.arange(CLASSES), labels) if per_class else torch.tensor([True])
+    assert (rule.t_C[reset & seen] != 0).all() and not rule.t_C[reset & ~seen].any()

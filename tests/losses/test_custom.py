@@ -17,7 +17,6 @@ from guie.config.loading import load_config, to_yaml
 from guie.config.losses import LossConfig
 from guie.config.types import Config
 from guie.losses.build import build_loss
-from guie.losses.custom import custom_class
 from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
 
 OWN = '''
@@ -100,100 +99,50 @@ def test_a_rule_takes_every_margin_and_the_keys_of_a_softmax(here: Path) -> None
     assert rule.margin_C.item() == pytest.approx(0.3)
 
 
-def test_a_loss_gets_the_sizes_that_it_names_and_its_settings(here: Path) -> None:
-    values = {"name": "custom_loss", "source": "own.py:Proxies", "settings": {"scale": 4}}
-    loss = build_loss(read(**values), 8, [5, 6, 7], ["a"] * 3)
-    assert loss.proxy_CD.shape == (3, 8) and loss.scale == 4
-    pull = build_loss(read(name="custom_loss", source="own.py:Pull"), 8, [5, 6], "aa")
-    emb = functional.normalize(torch.randn(4, 8), dim=1)
-    near = [(1 - emb[i] @ emb[j]) for i, j in [(0, 1), (1, 0), (2, 3), (3, 2)]]
-    value, _ = pull(emb, torch.tensor([0, 0, 1, 1]))
-    torch.testing.assert_close(value, sum(near) / 8)
-
-
-def test_reading_a_config_runs_nothing(here: Path) -> None:
-    (here / "own.py").write_text("raise SystemExit('run')")
-    config = read(**RULE)
-    with pytest.raises(UserError, match="own.py: SystemExit: run"):
-        custom_class(config)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"source": "none.py:Rule"},
-            "^c.yaml:\\d+: loss.source: none.py: No such file or directory; name",
-        ),
-        ({"source": "own.py"}, "^c.yaml:\\d+: loss.source: .*name a Python file and a class in it"),
-        ({"source": "own:Squared"}, "^c.yaml:\\d+: loss.source: own: No such file"),
-        ({"source": 3}, "^c.yaml:\\d+: loss.source: .*name a Python file and a class in it"),
-        ({"source": "folder.py:Squared"}, "^c.yaml:\\d+: loss.source: folder.py: Is a directory"),
-        ({"source": "own.py:Sqared"}, "^own.py: has no class Sqared; did you mean Squared"),
-        ({"source": "own.py:torch"}, "^own.py:torch: must be a subclass of .*MarginRule$"),
-        ({"source": "own.py:Pull"}, "^own.py:Pull: must be a subclass of .*MarginRule$"),
-        ({"name": "custom_loss"}, "^own.py:Squared: must be a subclass of .*Criterion$"),
+        ({"source": "none.py:Rule"}, r"c.yaml:\d+: loss.source: none.py: No such file .*; name"),
+        ({"source": "own.py"}, r"c.yaml:\d+: loss.source: .*name a Python file and a class in it"),
+        ({"source": "own.py:Sqared"}, "own.py: has no class Sqared; did you mean Squared"),
+        ({"source": "own.py:Pull"}, "own.py:Pull: must be a subclass of .*MarginRule$"),
         (
             {"settings": {"margin": 1.0, "margn": 1.0}},
-            "^own.py:Squared: settings: margn: unknown key; did you mean margin",
+            "own.py:Squared: settings: margn: unknown key; did you mean",
         ),
-        ({"settings": {}}, "^own.py:Squared: settings: margin: missing"),
-        ({"settings": {"margin": "wide"}}, "^own.py:Squared: settings: margin: must be a number"),
-        ({"settings": {"margin": -1.0}}, "^own.py:Squared: settings: margin: .*greater than"),
-        ({"margin_rad": 0.3}, "^c.yaml:\\d+: loss.margin_rad: unknown key"),
-        ({"sha256": "0" * 64}, "^own.py: is not the file of sha256 000"),
+        ({"settings": {}}, "own.py:Squared: settings: margin: missing"),
+        ({"settings": {"margin": -1.0}}, "own.py:Squared: settings: margin: .*greater than"),
+        ({"margin_rad": 0.3}, r"c.yaml:\d+: loss.margin_rad: unknown key"),
+        ({"sha256": "0" * 64}, "own.py: is not the file of sha256 000"),
     ],
 )
 def test_faults_are_one_line(here: Path, changes: dict, message: str) -> None:
-    (here / "folder.py").mkdir()
-    values = RULE | changes
-    if values["name"] == "custom_loss":
-        del values["settings"]
-    with pytest.raises(UserError, match=message) as raised:
-        custom_class(read(**values))
+    with pytest.raises(UserError, match=f"^{message}") as raised:
+        build_loss(read(**RULE | changes), 8, [5, 6], "aa")
     assert len(str(raised.value).splitlines()) == 1
 
 
-HEAD = "from guie.losses.rules import MarginRule\nfrom guie.losses.in_batch import InBatchLoss\n"
+OWN_METHOD = "(MarginRule):\n def own(self, c, l, n): pass\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("class X(MarginRule:", "^own.py: SyntaxError: "),
-        ("import no_such_module", "^own.py: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("class X(MarginRule): pass", r"^own.py:X: needs def own\(self, cos_B, label_B, norm_B\)$"),
-        (
-            "class X(MarginRule):\n def own(self, cos_B, label_B): pass",
-            r"^own.py:X: needs def own\(self, cos_B, label_B, norm_B\)$",
-        ),
-        (
-            "class X(InBatchLoss):\n def of_batch(self, emb_BD): pass",
-            r"^own.py:X: needs def of_batch\(self, emb_BD, label_B\)$",
-        ),
-        (
-            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, m): pass",
-            "^own.py:X: its arguments cannot be settings: m needs a name and a type",
-        ),
-        (
-            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, **m): pass",
-            r"^own.py:X: its arguments cannot be settings: \*\*m needs a name and a type",
-        ),
-        (
-            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self, m: 'Y'): pass",
-            "^own.py:X: its arguments cannot be settings: name 'Y' is not defined",
-        ),
-        (
-            "class X(MarginRule):\n def own(self, c, l, n): pass\n def __init__(self): self.a = 1/0",
-            "^own.py:X: ZeroDivisionError: division by zero",
-        ),
+        ("(MarginRule:", "own.py: SyntaxError: "),
+        ("(MarginRule): pass", r"own.py:X: needs def own\(self, cos_B, label_B, norm_B\)$"),
+        ("(MarginRule):\n def own(self, cos_B): pass", r"own.py:X: needs def own\(self, cos_B, "),
+        ("(InBatchLoss):\n def of_batch(self, emb_BD): pass", r"own.py:X: needs def of_batch"),
+        (OWN_METHOD + " def __init__(self, m): pass", "own.py:X: .* m needs a name and a type"),
+        (OWN_METHOD + " def __init__(self): self.a = 1/0", "own.py:X: ZeroDivisionError: division"),
+        (": pass\nraise SystemExit('run')", "own.py: SystemExit: run"),
     ],
 )
 def test_a_class_that_does_not_fit_is_one_line(here: Path, text: str, message: str) -> None:
-    (here / "own.py").write_text(HEAD + text)
-    name = "custom_loss" if "X(InBatch" in text else "custom_rule"
-    with pytest.raises(UserError, match=message) as raised:
-        build_loss(read(name=name, source="own.py:X"), 8, [5, 6], ["a"] * 2)
+    imported = "from guie.losses.rules import *\nfrom guie.losses.in_batch import InBatchLoss\n"
+    (here / "own.py").write_text(imported + "class X" + text)
+    config = read(name="custom_loss" if "InBatch" in text else "custom_rule", source="own.py:X")
+    with pytest.raises(UserError, match=f"^{message}") as raised:  # reading a config ran nothing
+        build_loss(config, 8, [5, 6], ["a"] * 2)
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -221,8 +170,7 @@ def write_run(toy_manifest: Path, loss: dict, **changes: object) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("name", OWN_RULES)
+@pytest.mark.parametrize(("name", "frozen"), [("MagFace", False), ("AdaFace", True)])
 def test_a_rule_in_a_file_trains_resumes_and_is_exported_without_it(
     here: Path, toy_manifest: Path, monkeypatch: pytest.MonkeyPatch, name: str, frozen: bool
 ) -> None:
@@ -265,16 +213,6 @@ def test_a_rule_in_a_file_trains_resumes_and_is_exported_without_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Pull", "Proxies", "Squared"])
-def test_every_kind_of_own_loss_trains(here: Path, toy_manifest: Path, name: str) -> None:
-    kind = "custom_rule" if name == "Squared" else "custom_loss"
-    settings = {"margin": 0.5} if name == "Squared" else {}
-    loss = {"name": kind, "source": f"own.py:{name}", "settings": settings}
-    losses = logged_losses(train.main(["--config", write_run(toy_manifest, loss)]))
-    assert losses[-1] < losses[0]
-
-
-@pytest.mark.slow
 def test_every_task_gives_a_rule_the_norms(here: Path, toy_manifest: Path) -> None:
     """The student's and the teachers' heads of `online`, a projector, random groups, nested widths."""
     adaface = {"name": "custom_rule", "source": f"{CUSTOM}/adaface.py:AdaFace"}
@@ -283,6 +221,10 @@ def test_every_task_gives_a_rule_the_norms(here: Path, toy_manifest: Path) -> No
         {"loss": adaface, "projector": [12]},
         {"loss": adaface, "metaclasses": {"count": 3}},
         {"loss": adaface, "nested": [4]},
+        *(
+            {"loss": {"name": "custom_loss", "source": f"own.py:{name}"}}
+            for name in ("Pull", "Proxies")
+        ),
         {
             "name": "distillation",
             "teachers": [{"model": "runs/t1"}],
@@ -298,4 +240,5 @@ def test_every_task_gives_a_rule_the_norms(here: Path, toy_manifest: Path) -> No
         assert all(0 < loss < 100 for loss in logged_losses(folder)), task
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         norms = [line["norm"] for line in lines if "norm" in line]
-        assert norms and all(abs(norm - 1) > 0.05 for norm in norms), task  # not of unit vectors
+        own = "own.py" in str(task)  # a loss that sees no norms
+        assert own or (norms and all(abs(norm - 1) > 0.05 for norm in norms)), task  # not unit

@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from twins import assert_equal
 
-from guie.config.distillation import Perplexity, RelationConfig
+from guie.config.distillation import RelationConfig
 from guie.losses.distillation import (
     Logits,
     build_relation,
-    kl_of_logits,
     log_neighbours,
     precisions_of,
     squared_distances,
@@ -60,79 +59,46 @@ def test_rkd_equals_its_twin(distance, angle, penalty) -> None:
     assert_equal(rkd(unit(student), teacher), expected, student)
 
 
-def test_rkd_heeds_no_common_scale() -> None:
-    """Distances in units of their mean: a teacher whose images lie half as far apart teaches alike."""
-    student, teacher = embeddings(6)
-    near = built(name="rkd")(unit(student), teacher)
-    torch.testing.assert_close(near, built(name="rkd")(unit(student), teacher / 2))
+RELATIONS = [
+    {"name": "rkd", "angle": 1.0},
+    {"name": "snd"},
+    {"name": "snd", "sigma": {"perplexity": 3}, "queue": 8},
+    {"name": "similarity"},
+    {"name": "similarity", "balanced": True},
+]
 
 
-def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
-    torch.manual_seed(0)
-    emb = unit(torch.randn(8, DIM)).requires_grad_()
-    for values in (
-        {"name": "snd"},
-        {"name": "snd", "sigma": {"perplexity": 3}},
-        {"name": "rkd", "distance": 1, "angle": 2},
-        {"name": "similarity"},
-        {"name": "similarity", "balanced": True},
-    ):
-        config = TypeAdapter(RelationConfig).validate_python(values)
-        loss = build_relation(config, DIM, DIM)(emb, emb.detach().clone())
-        assert loss.item() == pytest.approx(0, abs=1e-6)
-        assert torch.autograd.grad(loss, emb)[0].abs().max() < 1e-5
+@pytest.mark.parametrize("values", RELATIONS, ids=str)
+def test_a_student_like_its_teacher_has_nothing_to_learn(values: dict) -> None:
+    emb = unit(embeddings(8)[0]).detach().requires_grad_()
+    config = TypeAdapter(RelationConfig).validate_python(values)
+    loss = build_relation(config, DIM, DIM)(emb, emb.detach().clone())
+    assert loss.item() == pytest.approx(0, abs=1e-9)
+    assert torch.autograd.grad(loss, emb)[0].abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"name": "rkd", "angle": 1},
-        {"name": "snd"},
-        {"name": "similarity"},
-        {"name": "similarity", "balanced": True},
-    ],
-)
-@pytest.mark.parametrize("images", [0, 1, 2])
-def test_too_few_images_are_no_fault(values, images) -> None:
+@pytest.mark.parametrize("values", RELATIONS, ids=str)
+@pytest.mark.parametrize("images", [0, 1, 2, 4])
+def test_few_or_equal_images_have_finite_gradients(values: dict, images: int) -> None:
     student, teacher = embeddings(images)
-    loss = built(**values)(unit(student), teacher)
-    assert loss.isfinite()
-    assert torch.autograd.grad(loss, student)[0].isfinite().all()
-
-
-def test_equal_images_have_finite_gradients() -> None:
-    student = torch.ones(4, DIM, requires_grad=True)
-    teacher = unit(torch.ones(4, TEACHER))
-    for values in (
-        {"name": "rkd", "angle": 1.0},
-        {"name": "snd"},
-        {"name": "snd", "sigma": {"perplexity": 2}},
-        {"name": "similarity", "balanced": True},
-    ):
-        loss = built(**values)(unit(student), teacher)
+    relation = built(**values)
+    relation(*(unit(one) for one in embeddings(6)))  # of which a queue keeps some
+    for one, other in ((student, teacher), (student * 0 + 1, teacher * 0 + TEACHER**-0.5)):
+        loss = relation(unit(one), other)
+        assert loss.isfinite()
         assert torch.autograd.grad(loss, student)[0].isfinite().all()
+        assert images or loss == 0
 
 
-def test_similarity_is_summed_over_a_row() -> None:
-    student, teacher = embeddings(4)
-    ours, theirs = unit(student) @ unit(student).T, teacher @ teacher.T
-    expected = sum((ours[i, j] - theirs[i, j]) ** 2 for i in range(4) for j in range(4)) / 4
-    torch.testing.assert_close(built(name="similarity")(unit(student), teacher), expected)
-
-
-def test_balanced_similarity_is_in_units_of_the_teachers_variance() -> None:
+@pytest.mark.parametrize("balanced", [False, True])
+def test_similarity_is_summed_over_a_row(balanced: bool) -> None:
+    """Balanced, in units of the variance of the teacher's cosines."""
     student, teacher = embeddings(6)
     ours, theirs = unit(student) @ unit(student).T, teacher @ teacher.T
+    expected = sum((ours[i, j] - theirs[i, j]) ** 2 for i in range(6) for j in range(6)) / 6
     variance = np.var([theirs[i, j].item() for i, j in itertools.permutations(range(6), 2)])
-    expected = (ours - theirs).square().sum() / 6 / variance
-    assert_equal(built(name="similarity", balanced=True)(unit(student), teacher), expected, student)
-
-
-def test_kl_of_logits_is_its_definition() -> None:
-    torch.manual_seed(0)
-    ours, theirs = torch.randn(3, 4), torch.randn(3, 4)
-    p, q = (theirs / 0.1).softmax(1), (ours / 0.1).softmax(1)
-    torch.testing.assert_close(kl_of_logits(ours, theirs, 0.1), (p * (p / q).log()).sum(1).mean())
+    found = built(name="similarity", balanced=balanced)(unit(student), teacher)
+    assert_equal(found, expected / variance if balanced else expected, student)
 
 
 def test_logits_are_of_the_nearest_centre_of_each_class() -> None:
@@ -143,21 +109,10 @@ def test_logits_are_of_the_nearest_centre_of_each_class() -> None:
     )
     ours = student @ torch.randn(DIM, 4, dtype=torch.float64)
     loss = Logits(torch.arange(4), weight_CkT, 0.2)(ours, teacher)
-    torch.testing.assert_close(loss, kl_of_logits(ours, cosines, 0.2))
+    p, q = (cosines / 0.2).softmax(1), (ours / 0.2).softmax(1)
+    torch.testing.assert_close(loss, (p * (p / q).log()).sum(1).mean())
     nobody = Logits(torch.arange(4), weight_CkT, 0.2)(ours[:0], teacher[:0])
     assert nobody == 0 and not torch.autograd.grad(nobody, student)[0].any()
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    for values, message in (
-        ({"name": "snd", "sigma": 0}, "greater than 0"),
-        ({"name": "snd", "sigma": {"perplexity": 1}}, "greater than 1"),
-        ({"name": "rkd", "distance": 0}, "both 0"),
-        ({"name": "matching", "drop": 1.0}, "less than 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            TypeAdapter(RelationConfig).validate_python(values)
-    assert math.isclose(Perplexity(perplexity=3).perplexity, 3)
 
 
 # SND
@@ -203,7 +158,7 @@ def test_snd_equals_its_twin_and_the_gradient_in_closed_form(sigma, student_sigm
     torch.testing.assert_close(*along)
 
 
-@pytest.mark.parametrize("perplexity", [1.5, 5.0, 30.0, 60.0])
+@pytest.mark.parametrize("perplexity", [1.5, 30.0, 60.0])
 def test_the_bandwidth_is_that_of_scikit_learns_search(perplexity) -> None:
     torch.manual_seed(1)
     emb = unit(torch.randn(64, 16, dtype=torch.float64))
@@ -215,13 +170,6 @@ def test_the_bandwidth_is_that_of_scikit_learns_search(perplexity) -> None:
     plain = squared.masked_fill(torch.isinf(squared), 0).numpy().astype(np.float32)
     theirs = _binary_search_perplexity(plain, perplexity, 0)  # its own stops at 1e-5 of the entropy
     np.testing.assert_allclose(found.numpy(), theirs, atol=2e-4)
-
-
-def test_more_neighbours_than_there_are_makes_all_alike() -> None:
-    emb = unit(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
-    squared = squared_distances(emb, emb[:0])
-    found = log_neighbours(squared, precisions_of(squared, 50.0)).exp()
-    torch.testing.assert_close(found, (torch.ones(4, 4) - torch.eye(4)) / 3)
 
 
 def test_bandwidths_of_a_perplexity_are_each_images_own() -> None:
@@ -258,18 +206,6 @@ def test_by_a_perplexity_of_its_own_a_student_may_shrink() -> None:
         assert torch.autograd.grad(loss, student)[0].abs().max() < 1e-5
 
 
-def test_the_students_own_bandwidth_is_a_constant_in_the_gradient() -> None:
-    student, teacher = embeddings(12)
-    ours = unit(student)
-    own = precisions_of(squared_distances(ours, ours[:0]).detach(), 4)
-    log_p = log_neighbours(squared_distances(teacher, teacher[:0]), 1 / (2 * 0.5**2))
-    log_q = log_neighbours(squared_distances(ours, ours[:0]), own)
-    off = ~torch.eye(12, dtype=torch.bool)
-    expected = (log_p.exp()[off] * (log_p - log_q)[off]).sum() / 12
-    got = built(name="snd", sigma=0.5, student_sigma={"perplexity": 4})(ours, teacher)
-    assert_equal(got, expected, student)
-
-
 @pytest.mark.parametrize("student_sigma", [None, {"perplexity": 4}])
 @pytest.mark.parametrize("whose", ["student", "teacher", "both"])
 def test_more_duplicates_than_the_perplexity_leave_the_loss_tame(whose, student_sigma) -> None:
@@ -287,15 +223,6 @@ def test_more_duplicates_than_the_perplexity_leave_the_loss_tame(whose, student_
     assert torch.autograd.grad(loss, student)[0].abs().max() < 1e4
 
 
-def test_a_batch_below_the_students_perplexity_makes_all_alike() -> None:
-    student, teacher = embeddings(4)
-    snd = built(name="snd", sigma=0.5, student_sigma={"perplexity": 8})
-    loss = snd(unit(student), teacher)
-    p = chances(teacher, [0.5] * 4)
-    torch.testing.assert_close(loss, snd_slowly(p, torch.full((4, 4), 1 / 3).double()))
-    assert torch.autograd.grad(loss, student)[0].abs().max() < 1e-9
-
-
 def test_remembered_images_are_neighbours_without_a_gradient() -> None:
     snd = built(name="snd", sigma=0.5, queue=6).double()
     first, second, third = (embeddings(4, seed) for seed in (1, 2, 3))
@@ -303,6 +230,8 @@ def test_remembered_images_are_neighbours_without_a_gradient() -> None:
         snd(unit(student), teacher)
     assert int(snd.memory.filled) == 6  # of 8 the newest
     held = snd.memory.held()
+    newest = torch.cat([first[1][2:], second[1]])
+    assert {tuple(row) for row in held[1].tolist()} == {tuple(row) for row in newest.tolist()}
     ours = unit(third[0]).detach().requires_grad_()
     loss = snd(ours, third[1])
     both = [torch.cat([one, past]) for one, past in zip((ours, third[1]), held, strict=True)]
@@ -311,22 +240,3 @@ def test_remembered_images_are_neighbours_without_a_gradient() -> None:
     before = {name: value.clone() for name, value in snd.state_dict().items()}
     snd.eval()(unit(third[0]), third[1])
     assert all(torch.equal(value, snd.state_dict()[name]) for name, value in before.items())
-
-
-def test_the_memory_keeps_the_newest_in_turn() -> None:
-    snd = built(name="snd", queue=5)
-    for start in range(0, 21, 3):
-        rows = torch.arange(start, start + 3.0)[:, None]
-        snd.memory.add(rows.expand(3, DIM), rows.expand(3, TEACHER))
-    held = snd.memory.held()
-    assert sorted(held[0][:, 0].tolist()) == sorted(held[1][:, 0].tolist()) == [16, 17, 18, 19, 20]
-
-
-def test_a_batch_without_a_teachers_images_asks_nothing_of_its_memory() -> None:
-    snd = built(name="snd", queue=8)
-    student, teacher = embeddings(6)
-    snd(unit(student), teacher)
-    loss = snd(unit(student)[:0], teacher[:0])
-    assert loss.item() == 0
-    assert torch.autograd.grad(loss, student)[0].isfinite().all()
-    assert snd.memory.filled == 6

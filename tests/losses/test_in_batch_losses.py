@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import twins
 from pydantic import TypeAdapter
-from pytorch_metric_learning import losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,7 +33,9 @@ def batch(count: int = len(LABELS), spread: float = 1.0) -> tuple[Tensor, Tensor
     return vectors, functional.normalize(vectors, dim=-1)
 
 
-TWINS = {
+Settings = dict[str, Any]
+# Of a loss its settings, and the twin of embeddings, labels and proxies
+TWINS: dict[str, tuple[Settings, Callable[..., Tensor]]] = {
     "batch_all": ({"length": 3.0}, lambda e, y: twins.batch_all(e, y, 3.0)),
     "contrastive": ({"margin": 5.0}, lambda e, y: twins.contrastive(e, y, 3.0, 5.0)),
     "hyperbolic": (
@@ -41,16 +43,84 @@ TWINS = {
         lambda e, y: twins.hyperbolic(e, y, 0.2, 1.5, 0.4),
     ),
     "triplet": ({"margin_distance": 0.3}, lambda e, y: twins.semi_hard(e, y, 0.3)),
+    "triplet, PUMA's": (
+        {"margin_distance": 0.05, "distance": "cosine", "miner": "batch_hard"},
+        lambda e, y: twins.batch_hard(e, y, 0.05),
+    ),
+    "margin, PUMA's": (
+        {"miner": "multi_similarity"},
+        lambda e, y: twins.margin_loss(
+            e, twins.multi_similarity_triplets(e, y, 0.1), [1.2] * len(y), 0.2
+        ),
+    ),
     "multi_similarity": (
         {"positive_scale": 3.0, "negative_scale": 20.0, "base_cos": 0.4, "mining_margin_cos": 0.05},
-        lambda e, y: twins.multi_similarity(e, y, 3.0, 20.0, 0.4, 0.05),
+        lambda e, y: twins.multi_similarity_of(
+            e, twins.multi_similarity_triplets(e, y, 0.05), 3.0, 20.0, 0.4
+        ),
     ),
     "supcon": ({"temperature": 0.3}, lambda e, y: twins.supcon(e, y, 0.3)),
+    "proxy_anchor": (
+        {"margin_cos": 0.2, "scale": 9.0},
+        lambda e, y, w: twins.proxy_anchor(e, y, w, 0.2, 9.0),
+    ),
+    "proxy_nca": ({"temperature": 0.25}, lambda e, y, w: twins.proxy_nca(e, y, w, 0.25)),
+    "soft_triple": (
+        {"scale": 12.0, "margin_cos": 0.05, "centers": 3, "center_temperature": 0.2},
+        lambda e, y, w: twins.soft_triple(e, y, w, 3, 12.0, 0.05, 0.2),
+    ),
 }
-# What PUMA compares itself with (its losses.py), where it is not the default
-PUMAS_TRIPLET = {"margin_distance": 0.05, "distance": "cosine", "miner": "batch_hard"}
-PUMAS_MARGIN = {"miner": "multi_similarity"}
-PUMAS_MULTI_SIMILARITY = {"miner": "distance_weighted"}
+# The twin takes the triplets that the miner draws
+DRAWN: dict[str, tuple[Settings, float, Callable[..., Tensor]]] = {
+    "margin": (
+        {"margin_distance": 0.3, "boundary_distance": 0.9},
+        1.2,
+        lambda e, drawn: twins.margin_loss(e, drawn, [0.9] * len(LABELS), 0.3),
+    ),
+    "margin, learnt": (
+        {"margin_distance": 0.3, "boundary_distance": 0.9, "learn_boundary": True},
+        1.2,
+        lambda e, drawn, beta: twins.margin_loss(e, drawn, beta[torch.tensor(LABELS)], 0.3),
+    ),
+    "multi_similarity, PUMA's": (
+        {"miner": "distance_weighted"},
+        1.4,
+        lambda e, drawn: twins.multi_similarity_of(e, drawn, 2.0, 50.0, 0.5),
+    ),
+}
+ALL = [(name, kind[0]) for name, kind in (TWINS | DRAWN).items()]
+every_loss = pytest.mark.parametrize(("name", "settings"), ALL, ids=[name for name, _ in ALL])
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_equals_the_twin(name: str, spread: float) -> None:
+    torch.manual_seed(0)
+    settings, twin = TWINS[name]
+    vectors, emb = batch(spread=spread)
+    loss = built(name=name.partition(",")[0], **settings).double()
+    weights = list(loss.parameters())
+    value, _ = loss(emb, torch.tensor(LABELS))
+    twins.assert_equal(value, twin(emb, LABELS, *weights), vectors, *weights)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_equals_the_twin_on_the_triplets_it_draws(name: str) -> None:
+    torch.manual_seed(2)
+    settings, farthest, twin = DRAWN[name]
+    loss = built(name=name.partition(",")[0], **settings).double()
+    vectors, emb = batch()
+    torch.manual_seed(3)
+    value, _ = loss(emb, torch.tensor(LABELS))
+    torch.manual_seed(3)
+    mined = loss.miner(emb, torch.tensor(LABELS))
+    drawn = [tuple(map(int, t)) for t in zip(*mined, strict=True)]
+    assert len(drawn) > 8 and all(
+        LABELS[a] == LABELS[p] != LABELS[n] and twins.distance(emb[a], emb[n]) < farthest
+        for a, p, n in drawn
+    )
+    boundaries = list(loss.parameters())
+    twins.assert_equal(value, twin(emb, drawn, *boundaries), vectors, *boundaries)
 
 
 @pytest.mark.parametrize("spread", [0.5, 3.0])
@@ -67,118 +137,6 @@ def test_semi_hard_is_the_first_negative_farther_than_the_positive(spread: float
             assert value.item() == pytest.approx(wanted.item(), rel=1e-4)
         else:
             twins.assert_equal(value, wanted, vectors)
-
-
-@pytest.mark.parametrize("spread", [0.5, 3.0])
-def test_pumas_triplet_loss_equals_the_twin(spread: float) -> None:
-    torch.manual_seed(0)
-    vectors, emb = batch(spread=spread)
-    loss, _ = built(name="triplet", **PUMAS_TRIPLET)(emb, torch.tensor(LABELS))
-    twins.assert_equal(loss, twins.batch_hard(emb, LABELS, 0.05), vectors)
-
-
-def test_pumas_margin_loss_equals_the_twin() -> None:
-    torch.manual_seed(0)
-    vectors, emb = batch()
-    loss, _ = built(name="margin", **PUMAS_MARGIN)(emb, torch.tensor(LABELS))
-    chosen = twins.multi_similarity_triplets(emb, LABELS, 0.1)
-    assert 0 < len(chosen) < len(twins.triplets(LABELS))
-    twins.assert_equal(loss, twins.margin_loss(emb, chosen, [1.2] * len(LABELS), 0.2), vectors)
-
-
-def test_pumas_multi_similarity_loss_equals_the_twin_on_the_triplets_it_draws() -> None:
-    torch.manual_seed(0)
-    vectors, emb = batch()
-    loss, labels = built(name="multi_similarity", **PUMAS_MULTI_SIMILARITY), torch.tensor(LABELS)
-    torch.manual_seed(1)
-    value, _ = loss(emb, labels)
-    torch.manual_seed(1)
-    drawn = [tuple(map(int, t)) for t in zip(*loss.miner(emb, labels), strict=True)]
-    assert len(drawn) > 8 and all(
-        LABELS[a] == LABELS[p] != LABELS[n] and twins.distance(emb[a], emb[n]) < 1.4
-        for a, p, n in drawn
-    )
-    twins.assert_equal(value, twins.multi_similarity_of(emb, drawn, 2.0, 50.0, 0.5), vectors)
-
-
-@pytest.mark.parametrize("name", TWINS)
-@pytest.mark.parametrize("spread", [0.5, 3.0])
-def test_equals_the_twin(name: str, spread: float) -> None:
-    torch.manual_seed(0)
-    settings, twin = TWINS[name]
-    vectors, emb = batch(spread=spread)
-    loss, _ = built(name=name, **settings)(emb, torch.tensor(LABELS))
-    twins.assert_equal(loss, twin(emb, LABELS), vectors)
-
-
-PROXY_TWINS = {
-    "proxy_anchor": (
-        {"margin_cos": 0.2, "scale": 9.0},
-        lambda e, y, w: twins.proxy_anchor(e, y, w, 0.2, 9.0),
-    ),
-    "proxy_nca": ({"temperature": 0.25}, lambda e, y, w: twins.proxy_nca(e, y, w, 0.25)),
-    "soft_triple": (
-        {"scale": 12.0, "margin_cos": 0.05, "centers": 3, "center_temperature": 0.2},
-        lambda e, y, w: twins.soft_triple(e, y, w, 3, 12.0, 0.05, 0.2),
-    ),
-}
-
-
-def test_soft_triple_may_start_as_the_library_does() -> None:
-    """PUMA's losses.py:377 leaves it so: the length falls with the number of classes."""
-    config = {"name": "soft_triple", "init": "torch_uniform", "centers": 40}
-    own = [one for one in built(**config).parameters() if one.ndim == 2][0]
-    library = losses.SoftTripleLoss(CLASSES, DIM, centers_per_class=40).fc
-    assert own.shape == library.shape
-    bound = (CLASSES * 40) ** -0.5
-    for one in (own, library):
-        assert one.abs().max().item() == pytest.approx(bound, rel=0.02)
-        assert one.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
-
-
-@pytest.mark.parametrize("name", PROXY_TWINS)
-def test_proxy_loss_equals_the_twin(name: str) -> None:
-    torch.manual_seed(1)
-    settings, twin = PROXY_TWINS[name]
-    vectors, emb = batch()
-    loss = built(name=name, **settings).double()
-    (weight,) = loss.parameters()
-    value, _ = loss(emb, torch.tensor(LABELS))
-    twins.assert_equal(value, twin(emb, LABELS, weight), vectors, weight)
-
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_margin_loss_equals_the_twin_on_the_triplets_it_draws(learned: bool) -> None:
-    torch.manual_seed(2)
-    settings = {"margin_distance": 0.3, "boundary_distance": 0.9, "learn_boundary": learned}
-    loss = built(name="margin", **settings).double()
-    vectors, emb = batch()
-    labels = torch.tensor(LABELS)
-    torch.manual_seed(3)
-    value, _ = loss(emb, labels)
-    torch.manual_seed(3)
-    drawn = [tuple(map(int, t)) for t in zip(*loss.miner(emb, labels), strict=True)]
-    assert len(drawn) > 8 and all(
-        LABELS[a] == LABELS[p] != LABELS[n] and twins.distance(emb[a], emb[n]) < 1.2
-        for a, p, n in drawn
-    )
-    leaves = [vectors, *loss.parameters()]
-    boundaries = leaves[1][labels] if learned else [0.9] * len(labels)
-    twins.assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
-
-
-@pytest.mark.parametrize(
-    "loss", [{"name": "batch_all"}, {"name": "contrastive", "margin": 5.0}, {"name": "hyperbolic"}]
-)
-def test_gradient_matches_finite_differences(loss: dict[str, Any]) -> None:
-    torch.manual_seed(4)
-    vectors, _ = batch()
-    loss = built(**loss)
-
-    def value(vectors: Tensor) -> Tensor:
-        return loss(functional.normalize(vectors, dim=-1), torch.tensor(LABELS))[0]
-
-    assert torch.autograd.gradcheck(value, vectors)
 
 
 def test_contrastive_has_its_authors_margin_and_scale() -> None:
@@ -204,32 +162,22 @@ def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:
     torch.testing.assert_close(value, functional.cross_entropy(near, pair))
 
 
-NAMES = [*TWINS, *PROXY_TWINS, "margin"]
-
-
-PUMAS = [
-    ("triplet", PUMAS_TRIPLET),
-    ("margin", PUMAS_MARGIN),
-    ("multi_similarity", PUMAS_MULTI_SIMILARITY),
-]
-
-
-@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in NAMES), *PUMAS])
+@every_loss
 @pytest.mark.parametrize("labels", [[0], [1, 1, 1], [0, 1, 2]])
 def test_batches_without_pairs_or_rivals_are_finite(
     name: str, settings: dict, labels: list[int]
 ) -> None:
-    loss = built(name=name, **settings)
+    loss = built(name=name.partition(",")[0], **settings)
     emb = functional.normalize(torch.ones(len(labels), DIM), dim=-1).requires_grad_()
     value, _ = loss(emb, torch.tensor(labels))  # all embeddings alike: no distance has a slope
     value.backward()
     assert value.isfinite() and emb.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_computes_in_fp32_under_autocast(name: str) -> None:
+@every_loss
+def test_computes_in_fp32_under_autocast(name: str, settings: dict) -> None:
     torch.manual_seed(6)
-    loss, labels = built(name=name), torch.tensor(LABELS)
+    loss, labels = built(name=name.partition(",")[0], **settings), torch.tensor(LABELS)
     emb = batch()[1].detach().to(torch.bfloat16)
     torch.manual_seed(7)
     expected, _ = loss(emb.float(), labels)
@@ -258,24 +206,6 @@ def test_memory_holds_the_newest_embeddings_and_survives_a_checkpoint() -> None:
         memory = torch.stack([x for x, _ in rows]), [label for _, label in rows]
         (vectors, emb), labels = batches[step]
         twins.assert_equal(through[step], twins.supcon(emb, labels, 0.5, memory), vectors)
-
-
-PAIR_LOSSES = [
-    *((name, {}) for name in ("triplet", "margin", "multi_similarity", "supcon")),
-    *PUMAS,
-]
-
-
-@pytest.mark.parametrize(("name", "settings"), PAIR_LOSSES)
-def test_memory_serves_every_pair_loss(name: str, settings: dict) -> None:
-    torch.manual_seed(9)
-    labels = torch.tensor(LABELS)
-    plain, remembering = built(name=name, **settings), built(name=name, memory=64, **settings)
-    for _ in range(3):
-        _, emb = batch()
-        value = remembering(emb, labels)[0]
-        assert value.isfinite()
-    assert name == "margin" or abs(value.item() - plain(emb, labels)[0].item()) > 1e-6
 
 
 def test_memory_smaller_than_a_batch_is_refused() -> None:

@@ -1,4 +1,7 @@
-"""Two processes, each with half of a batch, give the loss and gradients of one with all of it."""
+"""Two processes, each with half of a batch, give the loss and gradients of one with all of it.
+
+Class weights are at both, or each process has half of them.
+"""
 
 from __future__ import annotations
 
@@ -8,104 +11,118 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, distributed, multiprocessing, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 from guie.config.losses import LossConfig
 from guie.losses.base import LossStage
 from guie.losses.build import build_loss
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import ArcFace
 from two_processes import leave
 
 CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
-DIM, CLASSES, STEPS = 6, 5, 3
-LOSSES = [
-    {"name": "arcface", "centers": 2},
-    {"name": "arcface", "stage": [0, 3, 4]},  # which compete alone, drawn anew
-    {"name": "curricularface"},
-    {"name": "curricularface", "running_mean": "class", "classifier": "separate"},
-    {"name": "custom_rule", "source": f"{CUSTOM}/adaface.py:AdaFace", "settings": {"t_alpha": 0.5}},
-    {
+DIM, IMAGES, STEPS = 6, 12, 3
+SOFTMAXES = {
+    "arcface": {},
+    "two centres": {"centers": 2, "classes": 10},
+    "a stage's own classes, drawn anew": {"stage": range(2, 9)},
+    "a softmax per domain": {"classifier": "separate"},
+    "a margin per class": {"name": "cosface", "margin_cos": {"min": 0.1, "max": 0.5}},
+    "curricularface": {"name": "curricularface"},
+    "a t per class": {"name": "curricularface", "running_mean": "class"},
+    "adaface": {
+        "name": "custom_rule",
+        "source": f"{CUSTOM}/adaface.py:AdaFace",
+        "settings": {"t_alpha": 0.5},
+    },
+    "magface": {
         "name": "custom_rule",
         "source": f"{CUSTOM}/magface.py:MagFace",
         "settings": {"l_a": 0.1, "u_a": 9},
     },
-    {"name": "linear_softmax"},
-    {"name": "batch_all"},
-    {"name": "contrastive", "margin": 6.0},
-    {"name": "hyperbolic"},
-    {"name": "triplet", "memory": 20},
-    {"name": "multi_similarity"},
-    {"name": "supcon", "memory": 20},
-    {"name": "proxy_anchor"},
-    {"name": "soft_triple"},
-]
+}
+OTHERS = {
+    "linear_softmax": {"name": "linear_softmax"},
+    "contrastive": {"name": "contrastive", "margin": 6.0},
+    "triplet": {"name": "triplet", "memory": 40},
+    "supcon": {"name": "supcon", "memory": 40},
+    "soft_triple": {"name": "soft_triple"},
+}
+CASES = {name: (values, False) for name, values in (SOFTMAXES | OTHERS).items()}
+CASES |= {f"{name}, split": (values, True) for name, values in SOFTMAXES.items()}
 
 
-class Task(nn.Module):
-    """A linear embedder and a loss, as a training task has them."""
-
-    def __init__(self, values: dict, stage: list[int] | None):
-        super().__init__()
-        config = TypeAdapter(LossConfig).validate_python(values)
-        self.head = nn.Linear(4, DIM)
-        self.classes = build_loss(config, DIM, [3] * CLASSES, ["a", "a", "b", "b", "b"])
-        if stage:
-            self.classes.begin_stage(stage, LossStage(alone=True, reset=(0, 1)))
-
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        raw = self.head(x)
-        return self.classes(functional.normalize(raw, dim=-1), labels, raw)[0]
-
-
-def results(values: dict, rank: int, ranks: int) -> dict[str, Tensor]:
+def results(values: dict, split: bool, rank: int = 0, ranks: int = 1) -> dict[str, Tensor]:
     """Mean loss over processes, gradients and buffers after some steps without an optimiser."""
     torch.manual_seed(0)
-    stage = values.get("stage")
-    task = Task({key: value for key, value in values.items() if key != "stage"}, stage).double()
-    labels_L = torch.tensor(stage or range(CLASSES))
-    batches = [
-        (torch.randn(12, 4).double(), labels_L[torch.randint(len(labels_L), (12,))])
-        for _ in range(STEPS)
-    ]
-    model = DistributedDataParallel(task) if ranks > 1 else task
-    for x, labels in batches:
-        model.zero_grad()
-        loss = model(x.chunk(ranks)[rank], labels.chunk(ranks)[rank])
-        loss.backward()
-    mean = loss.detach().clone()
-    if ranks > 1:
-        distributed.all_reduce(mean)
-        mean /= ranks
-    trained = [(name, p) for name, p in task.named_parameters() if p.requires_grad]
-    found = {f"gradient of {name}": p.grad for name, p in trained}
-    return {"loss": mean, **found, **dict(task.named_buffers())}
+    stage, classes = values.get("stage"), values.get("classes", 11)
+    values = {key: value for key, value in values.items() if key not in ("stage", "classes")}
+    config = TypeAdapter(LossConfig).validate_python(values)
+    domains = ["a"] * 4 + ["b"] * (classes - 4)
+    layer = nn.Linear(4, DIM).double()
+    loss = build_loss(config, DIM, range(3, 3 + classes), domains).double()
+    loss.block_logits = 2 * IMAGES  # a few classes
+    if stage:
+        loss.begin_stage(stage, LossStage(alone=True, reset=(0, 1)))
+    if split and ranks > 1:
+        rows = {name: len(value) for name, value in loss.named_parameters()}
+        assert loss.split(init_device_mesh("cpu", (ranks,))) == set(loss.parameters())
+        for name, value in loss.named_parameters():
+            assert len(value.to_local()) == (rows[name] // 2 if rank else -(-rows[name] // 2))
+    for _ in range(STEPS):
+        x = torch.randn(IMAGES, 4).double()
+        labels = torch.tensor(stage or range(classes))[
+            torch.randint(len(stage or domains), (IMAGES,))
+        ]
+        layer.zero_grad()
+        loss.zero_grad()
+        raw = layer(x.chunk(ranks)[rank])
+        value, _ = loss(functional.normalize(raw, dim=-1), labels.chunk(ranks)[rank], raw)
+        value.backward()
+    found = {"loss": value.detach()}
+    for name, weight in (*layer.named_parameters(), *loss.named_parameters()):
+        if weight.requires_grad:
+            grad = weight.grad
+            found[f"gradient of {name}"] = grad.full_tensor() if isinstance(grad, DTensor) else grad
+    for name, mean in found.items() if ranks > 1 else ():
+        if not (split and "_" in name):  # the whole already
+            distributed.all_reduce(mean)
+            mean /= ranks
+    return {name: mean.clone() for name, mean in (found | dict(loss.named_buffers())).items()}
 
 
 def process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     file = f"file://{folder}/rendezvous"
     distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
-    both = [results(values, rank, 2) for values in LOSSES]
-    torch.save(both, f"{folder}/{rank}.pt")
+    torch.save(
+        {name: results(*case, rank, 2) for name, case in CASES.items()}, f"{folder}/{rank}.pt"
+    )
+    # Three classes of two centres: the second of them would be at both processes
+    odd = MarginSoftmax(3, DIM, ArcFace(0.3), scale=16.0, centers=2)
+    single = MarginSoftmax(1, DIM, ArcFace(0.3), scale=16.0)
+    assert not any(loss.split(init_device_mesh("cpu", (2,))) for loss in (odd, single))
+    assert not isinstance(odd.weight_CD, DTensor) and odd.part is None
     leave()
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Tensor]]]:
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
     folder = tmp_path_factory.mktemp("two")
     multiprocessing.start_processes(
         process, args=(str(folder),), nprocs=2, start_method="forkserver"
     )
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(LOSSES)), ids=lambda n: LOSSES[n]["name"])
-def test_two_processes_equal_one(two_processes: list, number: int) -> None:
-    single = results(LOSSES[number], 0, 1)
-    assert all(value.any() for name, value in single.items() if name.startswith("gradient"))
-    for rank in range(2):
-        double = two_processes[rank][number]
-        assert double.keys() == single.keys()
-        for name, value in single.items():
-            torch.testing.assert_close(double[name], value, msg=lambda m, n=name: f"{n}: {m}")
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_equal_one(two_processes: list, name: str) -> None:
+    single = results(*CASES[name])
+    assert all(value.any() for key, value in single.items() if key.startswith("gradient"))
+    for found in two_processes:
+        assert found[name].keys() == single.keys()
+        for key, value in single.items():
+            torch.testing.assert_close(found[name][key], value, msg=lambda m, k=key: f"{k}: {m}")

@@ -22,6 +22,7 @@ def test_a_standard_makes_mean_0_and_deviation_1(config) -> None:
     torch.manual_seed(0)
     feat = torch.randn(4000, 12) @ torch.randn(12, 12) * torch.logspace(-2, 1, 12) + 3
     one = Standardiser(12, config)
+    one.measure(feat[:0])  # without images of the teacher: not counted
     for part in feat.chunk(4):
         assert not one.settled
         one.measure(part)
@@ -35,26 +36,14 @@ def test_a_standard_makes_mean_0_and_deviation_1(config) -> None:
         torch.testing.assert_close(apart, apart[:1].expand_as(apart), rtol=1e-3, atol=0)
 
 
-def test_a_batch_without_an_image_of_the_teacher_is_not_measured() -> None:
-    one = Standardiser(3, DimensionConfig(steps=1))
-    one.measure(torch.zeros(0, 3))
-    assert not one.settled
-    one.measure(torch.randn(9, 3))
-    assert one.settled and one(torch.randn(2, 3)).isfinite().all()
-
-
 @pytest.mark.parametrize("size", [1, 2, 12, 64, 192, 384, 768, 1024, 1152, 1280, 1536])
 def test_hadamard_matrices_of_towers_features(size) -> None:
     matrix = hadamard(size)
     matrix = matrix.astype(np.float32)  # whole numbers, exact and fast
     assert np.array_equal(matrix @ matrix.T, size * np.eye(size))
     assert set(np.unique(matrix)) <= {1, -1}
-
-
-def test_hadamard_matrices_stay_as_they_are() -> None:
-    """A resumed run turns the teacher's features as it did before."""
-    assert hadamard(8)[3].tolist() == [-1, 1, 1, 1, -1, -1, 1, -1]
-    assert hadamard(12)[1].tolist() == [-1, 1, -1, 1, -1, -1, -1, 1, 1, 1, -1, 1]
+    if size == 12:  # a resumed run turns the teacher's features as it did before
+        assert matrix[1].tolist() == [-1, 1, -1, 1, -1, -1, -1, 1, 1, 1, -1, 1]
 
 
 def test_a_size_without_a_known_matrix_is_told() -> None:

@@ -1,20 +1,17 @@
-"""Rules that see norms: AdaFace and MagFace against the authors' code and slow twins, on every path."""
+"""Rules that see norms: AdaFace and MagFace against the numbers of the authors' code."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 import torch
-import twins
 from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn import functional
 
-from guie.config.losses import LossConfig, MetaclassesConfig
+from guie.config.losses import LossConfig
 from guie.losses.build import build_loss
-from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.training.step import forward_state
 
@@ -87,54 +84,12 @@ def test_magface_is_the_authors(easy: bool, expected: list[float]) -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def adaface_twin(cos: Tensor, norm: Tensor, mean: float, std: float) -> Tensor:
-    z = min(1.0, max(-1.0, 0.333 * (min(max(norm.item(), 0.001), 100.0) - mean) / (std + 0.001)))
-    return torch.cos(torch.acos(cos) - 0.4 * z) - 0.4 * (1 + z)
-
-
-def magface_twin(cos: Tensor, norm: Tensor) -> Tensor:
-    norm = norm if 10 < norm < 110 else norm.detach().clamp(10, 110)
-    margin = 0.45 + 0.0035 * (norm - 10)
-    return torch.cos(torch.acos(cos) + margin) if cos > 0 else cos
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["adaface", "magface"])
-def test_loss_and_gradients_equal_the_twin(name: str, seed: int) -> None:
-    torch.manual_seed(seed)
-    loss = built(adaface(t_alpha=0.5) if name == "adaface" else magface(), 7, 6)
-    raw = (torch.randn(9, 6) * torch.rand(9, 1) * 50).double().requires_grad_()
-    labels = torch.randint(7, (9,))
-    norms = [row.square().sum().sqrt() for row in raw]
-    lengths = torch.tensor([norm.item() for norm in norms]).double().clamp(0.001, 100)
-    mean, std = (lengths.mean() + 20) / 2, (lengths.std() + 100) / 2
-    emb = torch.stack([row / norm for row, norm in zip(raw, norms, strict=True)])
-    value, logs = loss(emb, labels, raw)
-
-    unit = loss.weight_CD / loss.weight_CD.norm(dim=1, keepdim=True)
-    losses = []
-    for i, label in enumerate(labels.tolist()):
-        cosines = [emb[i] @ row for row in unit]
-        if name == "adaface":
-            own = adaface_twin(cosines[label], norms[i], mean.item(), std.item())
-        else:
-            own = magface_twin(cosines[label], norms[i])
-        logits = torch.stack([64 * (own if c == label else cos) for c, cos in enumerate(cosines)])
-        losses.append(-torch.log_softmax(logits, 0)[label])
-        if name == "magface":
-            a = norms[i] if 10 < norms[i] < 110 else norms[i].detach().clamp(10, 110)
-            losses[-1] = losses[-1] + 35 * (a / 110**2 + 1 / a)
-    twins.assert_equal(value, torch.stack(losses).mean(), raw, loss.weight_CD)
-    assert logs["norm"].item() == pytest.approx(sum(norms).item() / 9)
-
-
 @pytest.mark.parametrize("values", [adaface(), magface()], ids=["adaface", "magface"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_are_finite_at_the_edges(values: dict, dtype: torch.dtype) -> None:
+def test_gradients_are_finite_at_the_edges(values: dict) -> None:
     """A zero vector, embeddings on and opposite to their class, one image alone, large norms."""
     loss = built(values, 3, 4).float()
     own = functional.normalize(loss.weight_CD.detach(), dim=1)
-    raw = torch.stack([own[0] * 20, -own[1] * 20, 0 * own[2], own[2] * 1e4]).to(dtype)
+    raw = torch.stack([own[0] * 20, -own[1] * 20, 0 * own[2], own[2] * 1e4]).bfloat16()
     for rows in ([0], [0, 1, 2, 3]):
         leaf = raw[rows].clone().requires_grad_()
         labels = torch.tensor([0, 1, 2, 2])[rows]
@@ -145,47 +100,10 @@ def test_gradients_are_finite_at_the_edges(values: dict, dtype: torch.dtype) -> 
     assert all(buffer.isfinite().all() for buffer in loss.buffers())
 
 
-def test_a_margin_by_class_and_a_stages_margin_reach_adaface() -> None:
-    by_size = built(adaface(margin={"min": 0.1, "max": 0.5}), 4, 5)
-    assert by_size.rule.margin_C.tolist() == pytest.approx([0.5] * 4)
-    rule = built(adaface(t_alpha=1.0), 4, 5).rule.eval()
-    rule.set_margin(0.0)
-    cos = torch.linspace(-0.9, 0.9, 4).double()
-    torch.testing.assert_close(rule.own(cos, LABELS[:4], 10 * torch.ones(4)), cos)
-
-
-@pytest.mark.parametrize("values", [adaface(), magface()], ids=["adaface", "magface"])
-def test_nested_widths_and_random_groups_see_the_norms_of_their_part(values: dict) -> None:
-    torch.manual_seed(0)
-    config = TypeAdapter(LossConfig).validate_python(values)
-    raw = (torch.randn(9, 12) * torch.rand(9, 1) * 20).double()
-    labels = torch.randint(5, (9,))
-    emb = functional.normalize(raw, dim=1)
-    nested = NestedLoss(config, [4, 12], [3] * 5, ["a"] * 5).double()
-    value, logs = nested(emb, labels, raw)
-    alone = [built(values, 5, 4), built(values, 5, 12)]
-    for one, loss in zip(alone, nested.losses, strict=True):
-        one.weight_CD.data = loss.weight_CD.data
-    narrow = alone[0](functional.normalize(raw[:, :4], dim=1), labels, raw[:, :4])
-    wide = alone[1](emb, labels, raw)
-    torch.testing.assert_close(value, (narrow[0] + wide[0]) / 2)
-    torch.testing.assert_close(logs["norm"], raw.norm(dim=1).mean())
-
-    groups = MetaclassLoss(config, MetaclassesConfig(count=3), 12, 2, [3] * 5, ["a"] * 5).double()
-    halves = [functional.normalize(half, dim=1) for half in raw.chunk(2, dim=1)]
-    value, logs = groups(functional.normalize(torch.cat(halves, 1), dim=1), labels, raw)
-    found = []
-    for half, one, own in zip(raw.chunk(2, 1), groups.members, groups.group_LC, strict=True):
-        member = built(values, 3, 6)
-        member.weight_CD.data = one.weight_CD.data
-        found.append(member(functional.normalize(half, dim=1), own[labels], half)[0])
-    torch.testing.assert_close(value, torch.stack(found).mean())
-    torch.testing.assert_close(logs["norm"], torch.cat(raw.chunk(2, 1)).norm(dim=1).mean())
-
-
 def test_running_statistics_are_state() -> None:
     """Of checkpoints, and of the retry of a step that ran out of memory."""
-    loss = built(adaface(), 4, 5)
+    loss = built(adaface(margin={"min": 0.1, "max": 0.5}), 4, 5)
+    assert loss.rule.margin_C.tolist() == pytest.approx([0.5] * 4)
     restore = forward_state(loss)
     first = step_of(loss, [15.0, 19.0, 22.0, 25.0, 30.0, 40.0])
     after = {name: value.clone() for name, value in loss.state_dict().items()}
@@ -199,9 +117,5 @@ def test_running_statistics_are_state() -> None:
     other.eval()
     step_of(other, [80.0] * 6)
     assert torch.equal(other.rule.mean, loss.rule.mean)
-
-
-def test_a_rule_that_uses_norms_needs_them() -> None:
     with pytest.raises(ValueError, match="needs the embeddings before normalisation"):
-        built(adaface(), 4, 5)(functional.normalize(numbers(6, 5, 1.7), dim=1), LABELS)
-    assert math.isfinite(step_of(built({"name": "arcface"}, 4, 5), [1.0] * 6)[0])
+        other(functional.normalize(numbers(6, 5, 1.7), dim=1), LABELS)

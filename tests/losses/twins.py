@@ -196,7 +196,10 @@ def multi_similarity_of(
     beta: float,
     base: float,
 ) -> Tensor:
-    """Multi-Similarity on the pairs of these triplets, each pair once; mean over all images."""
+    """Multi-Similarity on the pairs of these triplets, each pair once; mean over all images.
+
+    An image with a hard positive pair has a hard negative one, so that triplets name all hard pairs.
+    """
     losses = []
     for i in range(len(emb)):
         cos = emb @ emb[i]
@@ -218,22 +221,6 @@ def margin_loss(
         hinges.append((boundaries[a] - distance(emb[a], emb[n]) + margin).clamp(min=0))
     hinges = torch.stack(hinges)
     return hinges.sum() / (hinges > 0).sum()
-
-
-def multi_similarity(
-    emb: Tensor, labels: list[int], alpha: float, beta: float, base: float, epsilon: float
-) -> Tensor:
-    losses = []
-    for i, own in enumerate(labels):
-        cos = emb @ emb[i]
-        same = [j for j in range(len(labels)) if j != i and labels[j] == own]
-        other = [j for j in range(len(labels)) if labels[j] != own]
-        hard_same = [j for j in same if cos[j] - epsilon < max(cos[k] for k in other)]
-        hard_other = [j for j in other if cos[j] + epsilon > min(cos[k] for k in same)]
-        pull = sum((torch.exp(-alpha * (cos[j] - base)) for j in hard_same), emb.new_zeros(()))
-        push = sum((torch.exp(beta * (cos[j] - base)) for j in hard_other), emb.new_zeros(()))
-        losses.append(torch.log1p(pull) / alpha + torch.log1p(push) / beta)
-    return mean(losses)
 
 
 def supcon(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from small_models import (
     DINO,
     LORA,
     POOL,
-    PX,
     SHALLOW,
     SIGLIP,
     STOCHASTIC,
@@ -32,10 +32,10 @@ from torch import Tensor
 
 from exported import check_exported
 from guie.base.errors import UserError
-from guie.config.model import WithAdapters
+from guie.config.model import BackboneConfig, WithAdapters
 from guie.models.adapters.attaching import adapt, merge_lora
 from guie.models.backbones import build_backbone
-from guie.models.embedder import Embedder, build_embedder, build_preprocess
+from guie.models.embedder import Embedder, build_preprocess
 from torch111.architectures import FAMILIES
 
 ALL = {"adapters": [STOCHASTIC, ADAPTFORMER, LORA]}
@@ -99,13 +99,6 @@ def test_what_is_added_learns_is_saved_and_is_the_models_own(
 
 
 @pytest.mark.parametrize(("family", "added"), with_prompts)
-def test_images_of_another_size_and_overlapping_patches(family: str, added: dict[str, Any]) -> None:
-    backbone = stirred(adapted(family, **added)[0]).eval()
-    backbone.set_image_size(44, 6)
-    assert backbone(images(px=44)).isfinite().all()
-
-
-@pytest.mark.parametrize(("family", "added"), with_prompts)
 def test_checkpointing_draws_and_computes_the_same(family: str, added: dict[str, Any]) -> None:
     backbone = stirred(adapted(family, **added)[0]).train()
 
@@ -126,39 +119,55 @@ def test_a_submission_of_it_runs_in_1_11(
 ) -> None:
     backbone = stirred(adapted(family, **added)[0]).eval()
     merge_lora(backbone)
+    backbone.set_image_size(44, 6)  # overlapping patches
     embedder = Embedder(backbone, None).eval()
-    preprocess = build_preprocess(model_config(TINY_VIT), backbone, PX)
+    preprocess = build_preprocess(model_config(TINY_VIT), backbone, 44)
     check_exported(embedder, preprocess, tmp_path)
 
 
-# ---------------------------------------------------------------- what has no place for it
-
-
-def refused(backbone: dict[str, Any], **added: Any) -> str:
-    config = model_config(backbone, 64, head=None, **added)
-    with pytest.raises(UserError) as raised:
-        build_embedder(config)
-    return str(raised.value)
-
-
-def test_a_backbone_without_blocks_is_refused() -> None:
-    small = {"layers": [1] * 4, "channels": [8] * 4}
-    resnet = {"library": "timm", "name": "resnet50", "kwargs": small}
-    for added in ({"adapters": STOCHASTIC}, {"prompts": POOL}):
-        assert "ResNet is not supported" in refused(resnet, **added)
-
-
-def test_a_block_that_is_not_there_is_named() -> None:
-    message = refused(TINY_VIT, adapters={**STOCHASTIC, "blocks": [0, 2]})
-    assert message == "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1"
+RESNET = {"library": "timm", "name": "resnet10t"}
+EVA = {"depth": 1, "embed_dim": 64, "num_heads": 2}
+FUSED, SEPARATE = (
+    {"library": "timm", "name": f"eva02_{size}_patch14_224", "kwargs": EVA}
+    for size in ("tiny", "base")
+)
+QV = {**LORA, "targets": ["q", "v"]}
 
 
 @pytest.mark.parametrize(
-    ("family", "why"), [(SIGLIP, "attention pooling"), (DINO, "in every block")]
+    ("backbone", "added", "message"),
+    [
+        (
+            RESNET,
+            {"adapters": STOCHASTIC},
+            "model.adapters: ResNet is not supported; use a pre-norm",
+        ),
+        (RESNET, {"prompts": POOL}, "model.prompts: ResNet is not supported"),
+        (
+            TINY_VIT,
+            {"adapters": {**STOCHASTIC, "blocks": [0, 2]}},
+            "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1$",
+        ),
+        (SIGLIP, {"prompts": POOL}, "model.prompts: not supported .* attention pooling"),
+        (
+            DINO,
+            {"prompts": POOL},
+            "model.prompts: Eva has rotary position embeddings in every block",
+        ),
+        (
+            FUSED,
+            {"adapters": QV},
+            "model.adapters.0.targets: EvaAttention does not support .* q, v",
+        ),
+        (FUSED, {"adapters": {**QV, "targets": ["out"]}}, None),
+        (SEPARATE, {"adapters": QV}, None),
+    ],
 )
-def test_prompts_join_no_sequence_without_a_place(family: str, why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        adapt(FAMILIES[family](), WithAdapters.model_validate({"prompts": POOL}))
+def test_what_has_no_place_is_refused(backbone: Any, added: Any, message: str | None) -> None:
+    one = FAMILIES[backbone]() if isinstance(backbone, str) else None
+    one = one or build_backbone(BackboneConfig.model_validate(backbone))
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        adapt(one, WithAdapters.model_validate(added))
 
 
 def test_an_adapter_of_a_module_that_is_never_called_is_refused() -> None:
@@ -166,39 +175,3 @@ def test_an_adapter_of_a_module_that_is_never_called_is_refused() -> None:
     backbone.tower.blocks[1].forward = lambda z_BND, *args, **options: z_BND
     with pytest.raises(UserError, match="never calls the module of adaptformer.1_mlp; remove it"):
         adapt(backbone, WithAdapters.model_validate({"adapters": ADAPTFORMER}))
-
-
-def test_lora_on_weights_that_no_module_uses_is_refused() -> None:
-    sizes = {"depth": 1, "embed_dim": 64, "num_heads": 2}
-    separate = {"library": "timm", "name": "eva02_base_patch14_224", "kwargs": sizes}
-    fused = {"library": "timm", "name": "eva02_tiny_patch14_224", "kwargs": sizes}
-    adapt(build_backbone(model_config(separate).backbone), WithAdapters(adapters=[_lora("q", "v")]))
-    adapt(build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("out")]))
-    with pytest.raises(
-        UserError, match=r"adapters\.0\.targets: EvaAttention does not support LoRA on q, v"
-    ):
-        adapt(
-            build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("q", "v")])
-        )
-
-
-def _lora(*places: str) -> Any:
-    return WithAdapters.model_validate({"adapters": {**LORA, "targets": list(places)}}).adapters[0]
-
-
-@pytest.mark.parametrize(
-    ("added", "key"),
-    [
-        ({"adapters": {**STOCHASTIC, "dim": 0}}, "dim"),
-        ({"adapters": {**STOCHASTIC, "keep": 0.0}}, "keep"),
-        ({"adapters": {**STOCHASTIC, "keep": 1.5}}, "keep"),
-        ({"adapters": {**LORA, "rank": 0}}, "rank"),
-        ({"adapters": {**LORA, "targets": []}}, "targets"),
-        ({"adapters": {**LORA, "targets": ["w"]}}, "targets"),
-        ({"adapters": [STOCHASTIC, STOCHASTIC]}, "each kind once"),
-        ({"prompts": {**POOL, "length": 0}}, "length"),
-    ],
-)
-def test_a_bad_key_is_named(added: dict[str, Any], key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        WithAdapters.model_validate(added)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from safetensors.torch import save_file
 from small_models import TINY_VIT, model_config
 from torch import distributed, nn
 
-import two_processes
 from guie.base.errors import UserError
 from guie.models.batch_norm import batch_norms, share_statistics
 from guie.models.embedder import Embedder, build_embedder
@@ -63,40 +61,23 @@ def moved(embedder: Embedder) -> set[str]:
 )
 def test_so_many_of_20_layers_train(setting: Any, count: int | None, resnet: Callable) -> None:
     if count is None:  # half of a name names nothing
-        with pytest.raises(
-            UserError, match=r"no batch normalisation in 'layer'; it has bn1, layer"
-        ):
+        with pytest.raises(UserError, match="no batch normalisation in 'layer'; it has bn1, layer"):
             resnet(setting).train()
+        vit = build_embedder(model_config(TINY_VIT, 224))
+        with pytest.raises(UserError, match="VisionTransformer has no batch normalisation; remove"):
+            vit.backbone.set_batch_norm("train")
+            vit.train()
         return
     embedder = resnet(setting).train()
     found = moved(embedder)
     assert len(batch_norms(embedder.backbone.tower)) == 20 and len(found) == count
     assert count != 5 or found == OF_LAYER4
     assert not moved(embedder.eval())
-
-
-def test_a_stage_takes_back_what_the_one_before_it_set(resnet: Callable) -> None:
-    embedder = resnet("synced")
-    embedder.backbone.set_batch_norm("frozen")
+    embedder.backbone.requires_grad_(False)
+    frozen = {name for name in frozen_names(embedder) if name.endswith("running_var")}
+    assert len(frozen) == 20 - count  # those that train are no frozen weights
+    embedder.backbone.set_batch_norm("frozen")  # of the next stage
     assert not moved(embedder.train())
-
-
-def test_statistics_that_train_are_not_among_the_frozen_weights(resnet: Callable) -> None:
-    """Although every weight of the backbone is frozen."""
-    for setting, kept in (("frozen", 20), ({"layer4": "train"}, 15), ("train", 0)):
-        embedder = resnet(setting)
-        embedder.backbone.requires_grad_(False)
-        names = {name for name in frozen_names(embedder) if name.endswith("running_var")}
-        assert len(names) == kept
-        assert kept != 15 or not any("layer4" in name for name in names)
-
-
-def test_a_backbone_without_batch_normalisation_is_refused() -> None:
-    embedder = build_embedder(model_config(TINY_VIT, 224))
-    with pytest.raises(UserError, match="VisionTransformer has no batch normalisation; remove"):
-        embedder.backbone.set_batch_norm("train")
-        embedder.train()
-    embedder.backbone.set_batch_norm("frozen")
 
 
 def test_synced_layers_of_one_process_compute_as_those_that_train() -> None:
@@ -116,29 +97,25 @@ def test_synced_layers_of_one_process_compute_as_those_that_train() -> None:
     torch.testing.assert_close(other.state_dict(), one.state_dict())
 
 
-def _shared(rank: int, folder: str) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
-    tower = nn.ModuleDict(
-        {"one": nn.BatchNorm2d(3), "two": nn.BatchNorm2d(2), "still": nn.BatchNorm2d(2)}
-    )
-    for layer in tower.values():
-        layer.running_mean.fill_(rank + 0.1)
-        layer.running_var.fill_(rank + 2.3)
-    tower["still"].eval()
-    share_statistics(tower)
-    torch.save(tower.state_dict(), f"{folder}/{rank}.pt")
-    two_processes.leave()
+def test_all_processes_take_the_statistics_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one message, of the layers in train mode."""
+    names = ("one", "two", "still")
+    first, other = (nn.ModuleDict({name: nn.BatchNorm2d(3) for name in names}) for _ in range(2))
+    for number, name in enumerate(names):
+        first[name].running_mean.fill_(number)
+        first[name].running_var.fill_(number + 2.5)
+    sent = []
 
+    def broadcast(flat: torch.Tensor, src: int) -> None:
+        sent.append(flat.clone())
+        flat.copy_(sent[0])
 
-@pytest.mark.slow
-def test_all_processes_take_the_statistics_of_the_first(tmp_path: Path) -> None:
-    torch.multiprocessing.start_processes(
-        _shared, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
-    )
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
-    still = [second.pop(f"still.{name}") for name in ("running_mean", "running_var")]
-    assert still == [pytest.approx([1.1] * 2), pytest.approx([3.3] * 2)]
-    torch.testing.assert_close(second, {name: first[name] for name in second}, rtol=0, atol=0)
-    assert torch.equal(first["one.running_var"], torch.full((3,), 2.3))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "broadcast", broadcast)
+    for tower in (first, other):
+        tower["still"].eval()
+        share_statistics(tower)
+    assert len(sent) == 2
+    torch.testing.assert_close(other["one"].state_dict(), first["one"].state_dict())
+    torch.testing.assert_close(other["two"].state_dict(), first["two"].state_dict())
+    assert not other["still"].running_mean.any()

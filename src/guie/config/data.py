@@ -32,24 +32,27 @@ DatasetName = Literal[
 ]
 
 
-class DatasetSource(Config):
-    """A data set as downloaded, read by its adapter in `guie.data.datasets`."""
-
-    kind: DatasetName
-    path: str | None = None  # null: search input/, and on Kaggle /kaggle/input
-    domain: Domain | None = None  # null: the data set's own
-    splits: list[Literal["train", "val", "test"]] | None = Field(None, min_length=1)  # null: all
-    as_train: bool = False  # train on the images of every split
-    partial: bool = False  # accept an incomplete download with a warning
-    # Images per test class at most, drawn with the mix's seed (UnED: 10)
-    test_max_images: PositiveInt | None = None
-    # Drop a test image whose 64-bit perceptual hash is within so many bits of a kept one
-    test_near_duplicate_bits: Annotated[int, Field(ge=0, le=32)] | None = None
-    max_classes: PositiveInt | None = None  # train classes to keep at most
-    choose_classes: Literal["largest", "random"] = "largest"  # random: drawn with the mix's seed
-    options: dict[str, str | int | list[str]] = {}  # of the adapter, see input/README.md
+class _ClassLimits(Config):
     min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
     max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
+
+
+class DatasetSource(_ClassLimits):
+    """A data set as downloaded."""
+
+    kind: DatasetName
+    path: str | None = None  # null: search input/, on Kaggle /kaggle/input
+    domain: Domain | None = None  # null: the data set's own
+    splits: list[Literal["train", "val", "test"]] | None = Field(None, min_length=1)  # null: all
+    as_train: bool = False  # train on all splits
+    partial: bool = False  # accept an incomplete download, with a warning
+    # per test class at most, drawn by the mix's seed (UnED: 10)
+    test_max_images: PositiveInt | None = None
+    # drop a test image whose 64-bit hash is within so many bits of another's
+    test_near_duplicate_bits: Annotated[int, Field(ge=0, le=32)] | None = None
+    max_classes: PositiveInt | None = None  # train classes at most
+    choose_classes: Literal["largest", "random"] = "largest"  # random: by the mix's seed
+    options: dict[str, str | int | list[str]] = {}  # see input/README.md
 
 
 Similarity = Annotated[float, Field(ge=-1, le=1)]
@@ -59,60 +62,60 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class NearConfig(Config):
     """Near-duplicates: hashes within a few bits, similar features, nearly equal pixels.
 
-    Thresholds are fitted per domain to meet the false positive rates below.
+    Thresholds are fitted per domain to the false positive rates, shares of a domain's images.
     """
 
     action: Literal["drop", "report"] = "drop"  # for copies within a class
     distance_max: Annotated[int, Field(ge=0, le=20)] = 12  # bits of 64 that may differ
-    # Cosine above which pixels are compared; null: fitted, at twice the distance of 99 % of altered copies
+    # cosine above which pixels are compared; null: fitted, at twice the distance of 99 % of altered copies
     similarity_min: Similarity | None = None
-    # Expected share of false positives among a domain's images, at most
-    false_sure: Share = 0.0002  # across labels or splits, where a class loses the image
-    false_copies: Share = 0.002  # within a class, where another image remains
-    mirrored: bool = False  # count mirror images as copies; compares the pixels of more pairs
+    false_sure: Share = 0.0002  # of pairs across labels or splits, where a class loses the image
+    false_copies: Share = 0.002  # of pairs within a class, where another image remains
+    mirrored: bool = False  # mirror images are copies; compares more pairs
 
 
 class OutlierConfig(Config):
-    """Images nearer to another class than to their own, by a robust z-score per domain."""
+    """Images nearer to another class, by a robust z-score per domain."""
 
-    action: Literal["drop", "report"] = "report"  # drop them, or only report
-    z_max: PositiveFloat = 3.5  # recommended by Iglewicz and Hoaglin (1993)
+    action: Literal["drop", "report"] = "report"  # what happens to them
+    z_max: PositiveFloat = 3.5  # by Iglewicz and Hoaglin (1993)
     share_max: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # of a class, at most
 
 
 class OversampleConfig(Config):
     """weight = clip((target / images of the class) ** power, 1, limit)."""
 
-    target: PositiveInt = 20  # images per class; classes with at least so many keep weight 1
-    # 1: small classes count like target; less: oversample less
-    power: Annotated[float, Field(gt=0, le=1)] = 1.0
+    target: PositiveInt = 20  # images; classes with as many have weight 1
+    power: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1: oversample less
     limit: Annotated[float, Field(ge=1)] = 10.0  # weight at most
 
 
 class CleaningConfig(Config):
-    """Cleaning by decoded content; without this block only the class filters apply.
+    """Cleaning by content; without this block only class filters apply.
 
-    Only certain copies are dropped or stop the run. Of likely ones a person decides, in `<out>.verdicts.csv`.
+    Only certain copies are dropped or stop the run. A person decides on likely ones, in `<out>.verdicts.csv`.
     """
 
     NEEDS = {"outliers": "model", "suggest_merges": "model"}
 
-    # Feature extractor: runs/demo, open_clip:NAME:TAG, timm:NAME:TAG.
-    model: str | None = None  # null: 16 x 16 thumbnails, enough to select pairs for pixels
+    # features by runs/demo, open_clip:NAME:TAG or timm:NAME:TAG; null: 16 x 16 thumbnails, enough to select
+    # pairs
+    model: str | None = None
     size_px: PositiveInt | None = None  # of a library's model; null: its own
-    exact: Literal["drop", "report"] = "drop"  # keeps the first by path among equal images
+    exact: Literal["drop", "report"] = "drop"  # of equal images, the first by path stays
     near: NearConfig | None = NearConfig()
-    # One picture under two labels
+    # one picture, two labels
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
-    # Training images that copy val or test images; declared: report and keep them
+    # train images that copy val or test images; declared: report, keep
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
-    labels_max: PositiveInt = 3  # an image under more labels is a placeholder: all drop it
-    share_max: Share = 0.05  # of a domain's training images that a rule may drop before it stops
+    labels_max: PositiveInt = 3  # under more, an image is a placeholder and dropped
+    share_max: Share = 0.05  # of a domain's train images that a rule may drop, else it stops
     outliers: OutlierConfig | None = None
-    cap: Literal["random", "first", "diverse"] = "random"  # how max_images chooses
+    # how max_images chooses; diverse needs model
+    cap: Literal["random", "first", "diverse"] = "random"
     oversample: OversampleConfig | None = None
-    merge: dict[str, str] = {}  # class -> the class that absorbs it
-    suggest_merges: Similarity | None = None  # cosine of centroids from which to report
+    merge: dict[str, str] = {}  # class: the class that absorbs it
+    suggest_merges: Similarity | None = None  # report classes whose centroids have this cosine
 
     def faults(self) -> Iterator[Fault]:
         if self.cap == "diverse" and self.model is None:
@@ -126,45 +129,44 @@ ClassLabel = Annotated[str, of_form("[^/|]+/[^|]+", "of the form domain/class")]
 class ClipConfig(Config):
     """The CLIP model for class names, and its prompt templates."""
 
-    model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a weights file
+    model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a file for the tag
     size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
     templates: list[Template] = Field(["a photo of {}."], min_length=1)  # {}: the name
-    cache: Output = "input/.cache/text"  # text embeddings, keyed by model and sentence
+    cache: Output = "input/.cache/text"  # text embeddings
 
 
 class LabelledSample(Images):
-    """Labelled images to calibrate confidences on; their labels are keys of `classes`."""
+    """Labelled images to calibrate confidences on; labels are keys of `classes`."""
 
-    # Precision that the kept images reach with 95 % confidence; null: use min_confidence.
-    precision: Share | None = None
+    precision: Share | None = None  # of kept images, with 95 % confidence; null: use min_confidence
 
 
 class PseudoLabelConfig(Config):
-    """Zero-shot labels for the train images of some domains."""
+    """Zero-shot labels for train images."""
 
     NEEDS = {"max_images": ("mode", "label")}
 
     clip: ClipConfig
     domains: Names  # whose train images are labelled or checked
     classes: dict[ClassLabel, Names] = Field(min_length=2)  # domain/class: its names in plain words
-    # label: use CLIP's label, drop unsure images; check: drop images for which CLIP is sure of another label
+    # label: use CLIP's label, drop unsure images; check: drop images of which CLIP is sure otherwise
     mode: Literal["label", "check"] = "label"
     min_confidence: Probability = 0.5  # probability of the first class
     min_margin: Probability = 0.0  # its lead over the second class
-    max_images: PositiveInt | None = None  # per class, the most confident; mode label only
-    calibration: LabelledSample | None = None  # null: CLIP's own temperature
+    max_images: PositiveInt | None = None  # per class, the most confident; mode label
+    calibration: LabelledSample | None = None  # null: CLIP's temperature
 
 
 class DomainNames(Config):
-    """Domains predicted by CLIP instead of read from the manifest."""
+    """Domains predicted by CLIP."""
 
     clip: ClipConfig
-    names: dict[str, Names] = Field(min_length=2)  # domain: what its images show, in plain words
+    names: dict[str, Names] = Field(min_length=2)  # domain: its images in plain words
 
 
 class DomainShares(Config):
-    """Target proportions of domains, to which the train images are subsampled."""
+    """Proportions of domains, to which train images are subsampled."""
 
     shares: dict[str, PositiveFloat] = Field(min_length=1)  # relative; domains left out are dropped
     domain_source: DomainNames | None = None  # null: the manifest's column
@@ -176,37 +178,32 @@ class DomainShares(Config):
 
 
 class ProxyEvaluatorConfig(Config):
-    """The evaluator `proxy`: trains a head on frozen features in seconds to score a mix."""
+    """A head trained on frozen features in seconds."""
 
-    model: str  # as for embed.py: LIBRARY:NAME:TAG or a run folder
+    model: str  # as for embed.py --model
     size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
     head: HeadConfig = HeadConfig(norm="bn")
     scale: PositiveFloat = 30.0  # of ArcFace
     margin_rad: NonNegativeFloat = 0.3  # of ArcFace
-    epochs: PositiveFloat = 10.0  # passes over the mix
-    min_steps: PositiveInt = 200  # so that a small mix is trained long enough
+    epochs: PositiveFloat = 10.0  # over the mix
+    min_steps: PositiveInt = 200  # for small mixes
     batch_size: Annotated[int, Field(ge=2)] = 256  # images per step
     lr: PositiveFloat = 1e-2  # peak learning rate
     weight_decay: NonNegativeFloat = 1e-4  # of the head
 
-    def faults(self) -> Iterator[Fault]:
-        if self.head.image_shape or self.head.reduced_dim:
-            yield "head", "image_shape and reduced_dim do not apply to a proxy; remove them"
-
 
 class SelectionRule(Config):
-    """When a search step counts as a gain, and when the search stops."""
+    """What counts as a gain, and when the search stops."""
 
-    # forward steps add a source, backward steps remove one; the first decides where to start
+    # add or remove a source; the first decides the start
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
-    # Per comparison of a candidate with the current mix; one value has no standard error
-    seeds: Annotated[int, Field(ge=2)] = 3
-    # New seeds on which the best candidate must confirm its gain; 0: no confirmation
+    seeds: Annotated[int, Field(ge=2)] = 3  # of a candidate and of the current mix
+    # new ones, on which the best candidate must confirm its gain
     confirm_seeds: Annotated[int, Field(ge=0)] = 6
-    min_standard_errors: NonNegativeFloat = 2.0  # a gain must exceed so many
-    max_evaluations: PositiveInt | None = None  # trainings, including those read from the log
-    max_minutes: PositiveFloat | None = None  # of training, including logged ones
+    min_standard_errors: NonNegativeFloat = 2.0  # of a gain
+    max_evaluations: PositiveInt | None = None  # trainings, logged ones included; null: no limit
+    max_minutes: PositiveFloat | None = None  # of training, logged ones included; null: no limit
 
     def faults(self) -> Iterator[Fault]:
         if self.confirm_seeds == 1:
@@ -214,15 +211,15 @@ class SelectionRule(Config):
 
 
 class SelectionConfig(Config):
-    """Greedy selection over the sources of a mix, or over sources times caps."""
+    """Greedy selection over the sources of a mix, perhaps times caps."""
 
     by: Literal["domain", "dataset"] = "domain"  # manifest column that names a source
     caps: list[PositiveInt | None] = Field([None], min_length=1)  # images per class; null: all
-    metric: Literal["r_at_1", "mmp_at_5"] = "r_at_1"  # on val, merged index, mean over domains
+    metric: Literal["r_at_1", "mmp_at_5"] = "r_at_1"  # on val, one index, mean over domains
     rule: SelectionRule = SelectionRule()
-    # proxy: a head on frozen features; full: whole trainings
+    # proxy: a head on frozen features; full: trainings
     evaluator: Literal["proxy", "full"] = "proxy"
-    proxy: ProxyEvaluatorConfig | None = None  # settings of the evaluator proxy
+    proxy: ProxyEvaluatorConfig | None = None
     full: str | None = None  # config of a train.py run
 
     def faults(self) -> Iterator[Fault]:
@@ -230,37 +227,30 @@ class SelectionConfig(Config):
             yield self.evaluator, f"missing, and evaluator {self.evaluator} needs it"
 
 
-class SourceConfig(Config):
-    """Settings common to all sources; null takes the value of the mix."""
-
-    path: str  # folder or file to read
-    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
-    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
-
-
-class ToySource(SourceConfig):
+class ToySource(_ClassLimits):
     """Synthetic images, generated in `path` if absent."""
 
     kind: Literal["toy"]
-    # to draw; 80 are two classes of two images in each split of each domain
+    path: str  # folder or file to read
+    # 80: two classes of two images per split and domain
     images: Annotated[int, Field(ge=80, lt=2**31)] = 6000
     seed: Seed = 0  # of the drawing
-    # pretrain: pictures with captions, to pretrain a small CLIP on
+    # pretrain: pictures with captions, for a small CLIP
     part: Literal["benchmark", "pretrain"] = "benchmark"
 
 
-class FolderSource(SourceConfig):
+class FolderSource(_ClassLimits):
     """A folder of class folders, `<path>/<class>/<image>`, nested or not.
 
-    Or an archive of one (zip, tar, tar.gz, tar.bz2, tar.xz): `x/a.zip` is unpacked once to `x/a/`.
+    Or an archive of one (zip, tar, tar.gz, tar.bz2, tar.xz), unpacked once beside it.
     """
 
     kind: Literal["folder"]
+    path: str  # folder or file to read
     domain: Domain  # of all its images
-    # Of all its images. A folder of test images: test, where each image is query and index
+    # of all; of test, each image is query and index
     split: Literal["train", "val", "test"] = "train"
-    # Of names in a zip that do not state it, such as gbk, cp1251, cp437
-    encoding: str | None = None
+    encoding: str | None = None  # of names in a zip without one: gbk, cp1251, cp437
 
     def faults(self) -> Iterator[Fault]:
         try:
@@ -269,10 +259,11 @@ class FolderSource(SourceConfig):
             yield "encoding", "unknown to Python; gbk, shift_jis, cp1251, cp866 and cp437 are some"
 
 
-class ManifestSource(SourceConfig):
+class ManifestSource(_ClassLimits):
     """An existing manifest."""
 
     kind: Literal["manifest"]
+    path: str  # folder or file to read
     root: str | None = None  # null: the manifest's folder
     domains: Names | None = None  # null: every domain
 
@@ -288,24 +279,23 @@ class MixConfig(Config):
     NEEDS = {"clean": "verify"}
 
     name: Name  # in reports
-    out: Output = Field(pattern=r"\.(csv|parquet)$")  # the manifest to write: .csv or .parquet
+    out: Output = Field(pattern=r"\.(csv|parquet)$")  # the manifest, .csv or .parquet
     root: str | None = None  # base of image_path; null: the folder of `out`
     seed: Seed = 0  # of every random choice
     sources: list[Source] = Field(min_length=1)  # read in this order
     min_images: PositiveInt = 1  # classes with fewer are dropped
     max_images: PositiveInt | None = None  # larger classes keep a random subset
-    # Share of a domain's classes to test on, before any rule applies, unless it has a test split or
-    # pseudo_labels labels it
+    # of a domain's classes, before any rule, unless it has a test split or pseudo-labels
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    # Share of a domain's train classes to validate on; a domain with a val split keeps that.
+    # of a domain's train classes, unless it has a val split
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
-    benchmark: bool = False  # for scoring only: train images may be absent
-    pseudo_labels: PseudoLabelConfig | None = None  # by CLIP, for some domains
-    clean: CleaningConfig | None = None  # copies, conflicts, leaks, outliers
-    shares: DomainShares | None = None  # target proportions of domains
-    selection: SelectionConfig | None = None  # greedy selection of sources
-    features: Output = "input/.features"  # cache of image features, by model
+    benchmark: bool = False  # for scoring only: may have no train images
+    pseudo_labels: PseudoLabelConfig | None = None
+    clean: CleaningConfig | None = None
+    shares: DomainShares | None = None
+    selection: SelectionConfig | None = None
+    features: Output = "input/.features"  # cache of features
 
     def faults(self) -> Iterator[Fault]:
         for number, source in enumerate(self.sources):
@@ -313,7 +303,7 @@ class MixConfig(Config):
             if most is not None and most < least:
                 yield f"sources.{number}", f"max_images {most} is below min_images {least}"
 
-    def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
+    def limits(self, source: _ClassLimits) -> tuple[int, int | None]:
         """Return (min_images, max_images) of a source."""
         return source.min_images or self.min_images, source.max_images or self.max_images
 

@@ -13,7 +13,7 @@ from guie.config.types import ByName, Config, Either, Fault, Names, PositiveInt,
 
 
 class Perplexity(Config):
-    """A bandwidth per image that gives this perplexity: 2 to the entropy of its neighbours, in bits."""
+    """A bandwidth per image with this perplexity: 2 to the entropy of its neighbours, in bits."""
 
     perplexity: Annotated[float, Field(gt=1)]  # effective number of neighbours
 
@@ -36,20 +36,20 @@ class RkdConfig(Config):
 
 
 class SndConfig(Config):
-    """Stochastic neighbour distillation: match the probabilities of neighbours."""
+    """Stochastic neighbour distillation: match probabilities of neighbours."""
 
     name: Literal["snd"]
     sigma: Sigma = 0.4  # of the teacher's neighbours
-    # Of the student's; null: the teacher's, per image. By perplexity: free of the student's scale
+    # of the student's; null: the teacher's, per image. A perplexity adapts to the student's scale
     student_sigma: Sigma | None = None
     queue: Annotated[int, Field(ge=0)] = 0  # past images as further neighbours
 
 
 class SimilarityConfig(Config):
-    """Squared differences of the cosine matrices, summed over each row (UDON)."""
+    """Squared differences of cosine matrices, summed over each row (UDON)."""
 
     name: Literal["similarity"]
-    # Divide by the variance of the teacher's cosines: teachers with close embeddings then count as much
+    # divide by the variance of the teacher's cosines, so that teachers count equally
     balanced: bool = False
 
 
@@ -64,23 +64,23 @@ class LogitsConfig(Config):
 
 
 class DimensionConfig(Config):
-    """Standardise each dimension of a teacher's features by mean and deviation (UNIC)."""
+    """Standardise each dimension of the teacher's features (UNIC)."""
 
     name: Literal["dimension"] = "dimension"
-    steps: PositiveInt = 100  # to measure them in; the term counts afterwards
+    steps: PositiveInt = 100  # measured first; the term counts afterwards
 
 
 class PhiSConfig(Config):
-    """Rotate to equal variance in all dimensions, and scale by one number (RADIO, PHI-S)."""
+    """Rotate to equal variance in all dimensions, then divide by one number (RADIO, PHI-S)."""
 
     name: Literal["phi_s"]
-    steps: PositiveInt = 100  # to measure the variances in; the term counts afterwards
+    steps: PositiveInt = 100  # measured first; the term counts afterwards
 
 
 class MatchingConfig(Config):
-    """Match the teacher's features through a separate head, which the submission leaves out.
+    """Match the teacher's features through a head that the submission leaves out (UNIC, DUNE).
 
-    The loss is .5 (1 - cosine) + .5 smooth l1, averaged over images (UNIC, DUNE).
+    The loss is .5 (1 - cosine) + .5 smooth l1, averaged over images.
     """
 
     name: Literal["matching"]
@@ -88,7 +88,7 @@ class MatchingConfig(Config):
     standardise: Annotated[
         DimensionConfig | PhiSConfig | None, Field(discriminator="name"), ByName
     ] = DimensionConfig()
-    # Probability of dropping one of an image's teachers; the worst matched is always kept
+    # probability of dropping a teacher of an image; the worst matched is kept
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
@@ -98,7 +98,7 @@ RelationConfig = RkdConfig | SndConfig | SimilarityConfig | LogitsConfig | Match
 class TeacherConfig(Config):
     """A frozen model that the student learns from."""
 
-    model: str  # as for embed.py --model: run folder, an ensemble, library model
+    model: str  # as for embed.py --model
     domains: Names | None = None  # whose images it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
@@ -144,25 +144,24 @@ class Task(Config):
 
 
 class OnlineConfig(Task):
-    """One teacher head per domain and the student's head on one backbone, trained together (UDON)."""
+    """One teacher head per domain and the student's head on one backbone (UDON)."""
 
     name: Literal["online"]
-    # Of the student over all classes, and of each teacher over its domain's
+    # of the student over all classes, of each teacher over its domain's
     loss: AnySoftmax = Field(
         SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"), discriminator="name"
     )
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
-    # Of the features ahead of a teacher's head. l2: as in UDON's code, whose head has bias 0 and weights of
-    # variance 1 / features at first
+    # before a teacher's head. l2: UDON's code, with bias 0 and weights of variance 1 / features
     teacher_norm: Literal["none", "l2"] = "none"
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
-    # Weight of the student's classification loss; the four weights are normalised to sum 1
+    # weight of the student's loss on labels; the four weights are normalised to sum 1
     student: NonNegativeFloat = 1.0
-    teachers: NonNegativeFloat = 1.0  # weight of the teachers' classification losses
-    logits: NonNegativeFloat = 1.0  # weight of distilling the teachers' logits
-    # Weight of distilling the teachers' cosine matrices; UDON's code has 0.25 of this term
+    teachers: NonNegativeFloat = 1.0  # of the teachers' losses on labels
+    logits: NonNegativeFloat = 1.0  # of distilling the teachers' logits
+    # of distilling the teachers' cosines; UDON's code has 0.25 of this term
     similarity: NonNegativeFloat = 1.0
-    # What the last two train: the student's head alone (the paper), or also the backbone (its code)
+    # of the last two: head (the paper), or also the backbone (the code)
     backprop_to: Literal["head", "backbone"] = "head"
 
     @property
@@ -182,7 +181,7 @@ class OnlineConfig(Task):
 
 
 class DistillationConfig(Task):
-    """Teachers, and a weighted sum of criteria; a term is scaled by its share of the images."""
+    """Teachers, and a weighted sum of criteria; each is scaled by its share of the images."""
 
     name: Literal["distillation"]
     teachers: list[TeacherConfig] = Field(min_length=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -40,11 +41,10 @@ class AspectConfig(Config):
 
 
 class ViewConfig(Config):
-    """One view of an image at test time; each member averages its embeddings over all views."""
+    """One view of an image at test time."""
 
     flip: bool = False  # mirror left to right
-    # Crop as a share of the side: resize to size_px / part, then crop size_px. 0.875 at the center is
-    # 224 of 256 px
+    # crop as a share of the side: resize to size_px / part, then crop size_px (0.875: 224 of 256 px)
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
@@ -52,18 +52,13 @@ class ViewConfig(Config):
     resize: Resize = "bicubic"  # interpolation
     antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
-    domains: Names | None = None  # only for images that the classifier assigns to these domains
+    domains: Names | None = None  # only for images that the classifier assigns to these
 
     def faults(self) -> Iterator[Fault]:
         if self.at != "center" and self.part == 1:
             yield "at", f"{self.at} needs a crop; set part below 1, or at to center"
         if self.pad_color and self.fit not in (None, "pad"):
             yield "pad_color", f"is for fit: pad; fit is {self.fit}"
-
-    def is_of(self, aspect: float) -> bool:
-        """Return whether the view applies to this aspect ratio, if the domain matches."""
-        limits = self.aspect or AspectConfig()
-        return limits.above < aspect and (limits.max is None or aspect <= limits.max)
 
 
 class MemberConfig(Config):
@@ -89,10 +84,10 @@ Nested = Annotated[
 
 def _shared_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
     """Yield faults of views, which must serve every aspect ratio, and of raw embeddings, without a scale."""
-    limits = [view.aspect for view in config.views if view.aspect]
+    limits = [view.aspect or AspectConfig() for view in config.views if view.domains is None]
     edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.max) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
-        if not any(view.domains is None and view.is_of(aspect) for view in config.views):
+        if not any(limit.above < aspect <= (limit.max or math.inf) for limit in limits):
             none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"
             yield "views", f"{none}; add a view without domains for them"
     if config.average == "raw" and join == "side_by_side":
@@ -141,20 +136,20 @@ class SampleConfig(Images):
     """Images to fit on, equally many per domain."""
 
     split: Literal["train", "val"] = "train"  # the test split is never used
-    domains: Names | None = None  # null: all of the manifest
-    leave_out: list[str] = []  # domains, for example those unseen by the members
+    domains: Names | None = None  # null: all
+    leave_out: list[str] = []  # domains, such as those unseen by the members
     per_domain: PositiveInt = 9000  # images at most (UnED, 4.1)
     seed: Seed = 0  # of the choice of images
 
 
 class ValConfig(Images):
-    """The val split that scores members and ensemble; a greedy soup uses this score."""
+    """The val split that scores members and ensemble."""
 
     leave_out: list[str] = []  # domains to exclude
 
 
 class SoupConfig(Config):
-    """A model soup: the mean of the members' weights; greedy: keep those that do not lower val."""
+    """The mean of the members' weights."""
 
     name: Literal["soup"]
     greedy: bool = False  # keep only members that do not lower the val score
@@ -178,13 +173,13 @@ JoinConfig = Annotated[
 
 
 class PcaConfig(Config):
-    """PCA of images, or of texts, one per line; texts need a member that is a CLIP."""
+    """PCA, fitted on images or texts."""
 
     name: Literal["pca"]
     dim: Width = 64  # dimensions to keep
-    whiten: bool = False  # scale all components to the same variance
+    whiten: bool = False  # scale components to equal variance
     images: SampleConfig | None = None  # to fit on
-    texts: str | None = None  # a file
+    texts: str | None = None  # a file, one text a line; needs a CLIP
 
     def faults(self) -> Iterator[Fault]:
         if (self.images is None) == (self.texts is None):
@@ -192,7 +187,7 @@ class PcaConfig(Config):
 
 
 class RandomConfig(Config):
-    """A Gaussian random projection: a baseline for the cost of fewer dimensions."""
+    """A Gaussian random projection, as a baseline."""
 
     name: Literal["random"]
     dim: Width = 64  # dimensions to keep
@@ -200,7 +195,7 @@ class RandomConfig(Config):
 
 
 class FirstConfig(Config):
-    """The first `dim` dimensions; of concatenated members, the first members (DREML's prefixes)."""
+    """The first dimensions; of concatenated members, the first members (DREML's prefixes)."""
 
     name: Literal["first"]
     dim: Width = 64  # dimensions to keep
@@ -213,11 +208,11 @@ class ModelMember(Config):
     """A member by its name: a folder of runs/, or LIBRARY:NAME:TAG."""
 
     model: str  # as for embed.py --model
-    weights: Literal["model", "last"] = "model"  # of a run: best val score, or last
-    checkpoints: bool = False  # for a soup: all checkpoints of the run
+    weights: Literal["model", "last"] = "model"  # of a run: best by val, or last
+    checkpoints: bool = False  # for a soup: all of the run
     weight: Weight = 1.0  # in the mean or concatenation
-    size_px: Pixels | None = None  # image size, overrides its own
-    stride_px: Pixels | None = None  # patch stride, overrides its own
+    size_px: Pixels | None = None  # image size; null: its own
+    stride_px: Pixels | None = None  # patch stride; null: its own
     layers: LayersConfig | None = None  # backbone layers, instead of its embedding
 
 
@@ -237,14 +232,13 @@ class Composed(Config):
 
     members: list[Member] = Field(min_length=1)  # runs, library models, or ensembles
     join: JoinConfig | None = None  # null: a single member
-    # Test-time views that every member averages over; or names: whole, flip, five_crops
+    # at test time, averaged by every member; or names: whole, flip, five_crops
     views: Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_written_out)] = [
         ViewConfig()
     ]
-    # raw: average the heads' outputs, then normalise (5th place, make_torchscript_wcls.py:161)
-    average: Average = "normalised"
+    average: Average = "normalised"  # raw: average the heads' outputs, then normalise (5th place)
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
-    reduce: ReduceConfig | None = None  # a linear map to fewer dimensions; null: none
+    reduce: ReduceConfig | None = None  # a linear map to fewer dimensions
 
     def faults(self) -> Iterator[Fault]:
         join, one = self.join.name if self.join else None, len(self.members) == 1
@@ -293,7 +287,7 @@ class ComposeConfig(Composed):
     name: Name  # of the ensemble's folder
     out: Output = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
-    # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
+    # loader processes per process; null: its share of the cores, at most 16
     workers: Workers | None = None
     batch_size: BatchSize = 128  # images per process and step
 

@@ -27,10 +27,10 @@ Distance = Annotated[float, Field(gt=0, le=2)]
 
 
 class RowLength(Config):
-    """Initialise class weights or proxies to this root mean square length, whatever their number."""
+    """Class weights or proxies of this root mean square length, whatever their number."""
 
     length: PositiveFloat = 1.0  # root mean square of a row
-    draw: Literal["normal", "uniform"] = "normal"  # distribution of the numbers
+    draw: Literal["normal", "uniform"] = "normal"  # distribution
 
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier's
@@ -40,19 +40,19 @@ Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform", "torch_un
 
 
 class MarginSchedule(Config):
-    """Margin that grows with training: min(start + rise_per_epoch * epoch, limit)."""
+    """min(start + rise_per_epoch * epoch, limit)."""
 
-    start: NonNegativeFloat  # margin at epoch 0
-    rise_per_epoch: NonNegativeFloat  # added per epoch
-    limit: NonNegativeFloat  # margin at most
-    every: Literal["step", "epoch"] = "step"  # epoch: raise once per whole epoch
+    start: NonNegativeFloat  # at epoch 0
+    rise_per_epoch: NonNegativeFloat  # added
+    limit: NonNegativeFloat  # at most
+    every: Literal["step", "epoch"] = "step"  # epoch: once per whole epoch
 
 
 class ClassSizeMargin(Config):
-    """Margin by class size: the class with the fewest training images gets `max`, the largest `min`."""
+    """By class size: `max` for the class with the fewest training images, `min` for the largest."""
 
-    min: NonNegativeFloat  # margin of the largest class
-    max: NonNegativeFloat  # margin of the smallest class
+    min: NonNegativeFloat  # of the largest class
+    max: NonNegativeFloat  # of the smallest class
     power: PositiveFloat = 0.25  # lambda of n ** -lambda
 
     def faults(self) -> Iterator[Fault]:
@@ -118,24 +118,23 @@ class CurricularFaceConfig(MarginSoftmaxConfig):
 
 
 class LinearSoftmaxConfig(ClassWeightsConfig):
-    """Softmax over the plain logits of a Linear layer without bias: class weights are not normalised."""
+    """Softmax over the logits of a Linear without bias; class weights are not normalised."""
 
     name: Literal["linear_softmax"]
-    # Of class weights; default: torch's Linear
+    # of class weights; default: torch's Linear
     init: Init = RowLength(length=3**-0.5, draw="uniform")
-    # What the Linear sees. raw: the head's output. unit: the embedding, as in Vo and Hays' code
+    # what the Linear sees. raw: the head's output; unit: the embedding (Vo and Hays' code)
     embedding: Literal["raw", "unit"] = "raw"
-    # identity: no Linear, the numbers of the embedding are the logits, and the head is the classifier (DREML)
+    # identity: the embedding's numbers are the logits, the head is the classifier (DREML)
     weights: Literal["linear", "identity"] = "linear"
 
 
 class CustomConfig(Config):
     """A class in a Python file of the user's own, which training runs."""
 
-    # A file, relative to the working directory, and a class in it: losses.py:MyRule
-    source: str
-    settings: dict[str, Any] = {}  # arguments of the class, checked by their types
-    sha256: str = ""  # of the file; read from it if empty, and recorded
+    source: str  # file, relative to the working directory, and class: losses.py:MyRule
+    settings: dict[str, Any] = {}  # arguments of the class, checked by type
+    sha256: str = ""  # of the file; recorded
 
     @model_validator(mode="before")
     @classmethod
@@ -151,13 +150,13 @@ class CustomConfig(Config):
 
 
 class CustomRuleConfig(CustomConfig, MarginSoftmaxConfig):
-    """A margin rule of your own: a subclass of `MarginRule` in a Python file."""
+    """A margin rule of your own, a subclass of `MarginRule`."""
 
     name: Literal["custom_rule"]
 
 
 class CustomLossConfig(CustomConfig):
-    """A loss of your own: a subclass of `InBatchLoss` or `Criterion` in a Python file."""
+    """A loss of your own, a subclass of `InBatchLoss` or `Criterion`."""
 
     name: Literal["custom_loss"]
 
@@ -165,17 +164,17 @@ class CustomLossConfig(CustomConfig):
 class PairConfig(Config):
     """A loss on pairs or triplets of the batch."""
 
-    memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: batch only
+    memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with
 
 
 class TripletConfig(PairConfig):
     """Triplet loss on mined triplets."""
 
     name: Literal["triplet"]
-    margin_distance: Distance = 0.2  # the negative should be farther than the positive by this
-    distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
+    margin_distance: Distance = 0.2  # by which the negative should be farther
+    distance: Literal["euclidean", "cosine"] = "euclidean"  # cosine: 1 - cos
     # semihard: negatives farther than the positive, within the margin; semihard_nearest: the nearest of them
-    # (Feng et al., arXiv 2003.03701, 2). batch_hard: farthest positive, nearest negative (PUMA's baseline)
+    # (Feng et al., arXiv 2003.03701, 2); batch_hard: farthest positive, nearest negative (PUMA)
     miner: Literal["semihard", "semihard_nearest", "batch_hard"] = "semihard"
 
 
@@ -185,9 +184,9 @@ class MarginLossConfig(PairConfig):
     name: Literal["margin"]
     margin_distance: Distance = 0.2  # on both sides of the boundary
     boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
-    learn_boundary: bool = False  # one per class, initialised to boundary_distance
-    # distance_weighted: one negative per positive pair, drawn evenly over distances. multi_similarity: the
-    # pairs which that loss mines, at a margin of 0.1 (PUMA's baseline)
+    learn_boundary: bool = False  # one per class, from boundary_distance
+    # distance_weighted: a negative per positive pair, drawn evenly over distances; multi_similarity: that
+    # loss's pairs, at margin 0.1 (PUMA)
     miner: Literal["distance_weighted", "multi_similarity"] = "distance_weighted"
 
 
@@ -198,8 +197,8 @@ class MultiSimilarityConfig(PairConfig):
     positive_scale: PositiveFloat = 2.0  # alpha
     negative_scale: PositiveFloat = 50.0  # beta
     base_cos: Annotated[float, Field(ge=-1, le=1)] = 0.5  # lambda
-    mining_margin_cos: PositiveFloat = 0.1  # epsilon, of its own miner
-    # distance_weighted: one negative per positive pair, evenly over distances 0.5 to 1.4 (PUMA's baseline)
+    mining_margin_cos: PositiveFloat = 0.1  # epsilon
+    # distance_weighted: a negative per positive pair, evenly over distances 0.5 to 1.4 (PUMA)
     miner: Literal["multi_similarity", "distance_weighted"] = "multi_similarity"
 
 
@@ -230,7 +229,7 @@ class ProxyNcaConfig(ProxyConfig):
 
 
 class SoftTripleConfig(ProxyConfig):
-    """SoftTriple loss, without the published regulariser that merges centres."""
+    """SoftTriple loss, without the regulariser that merges centres."""
 
     name: Literal["soft_triple"]
     scale: PositiveFloat = 20.0  # lambda
@@ -243,23 +242,23 @@ class BatchAllConfig(Config):
     """Soft-margin triplet loss over all triplets of the batch."""
 
     name: Literal["batch_all"]
-    length: PositiveFloat = 4.0  # embeddings are scaled to it before distances
+    length: PositiveFloat = 4.0  # that embeddings are scaled to
 
 
 class ContrastiveLossConfig(Config):
-    """Contrastive loss on all pairs of the batch, with a hinge on squared distances (Vo and Hays' code)."""
+    """All pairs of the batch, with a hinge on squared distances (Vo and Hays' code)."""
 
     name: Literal["contrastive"]
-    length: PositiveFloat = 3.0  # embeddings are scaled to it before distances
-    margin: PositiveFloat = 0.2  # squared distance, at that length, from which on negatives count 0
+    length: PositiveFloat = 3.0  # that embeddings are scaled to
+    margin: PositiveFloat = 0.2  # squared distance, at that length, of negatives that count 0
 
 
 class HyperbolicConfig(Config):
     """Pairwise cross-entropy on distances in the Poincare ball."""
 
     name: Literal["hyperbolic"]
-    curvature: PositiveFloat = 0.1  # c; the ball has radius 1 / sqrt(c)
-    radius: PositiveFloat = 2.3  # length of an embedding's tangent vector
+    curvature: PositiveFloat = 0.1  # the ball has radius curvature ** -.5
+    radius: PositiveFloat = 2.3  # length of tangent vectors
     temperature: PositiveFloat = 0.2  # of the softmax over distances
 
 
@@ -279,13 +278,13 @@ PER_IMAGE += (LinearSoftmaxConfig, ProxyNcaConfig, SoftTripleConfig)
 
 
 class MetaclassesConfig(Config):
-    """Random groups of classes, which an ensemble member classifies instead (Xuan et al., ECCV 2018, 3).
+    """Random groups of classes, which a member classifies instead (Xuan et al., ECCV 2018, 3).
 
-    A run is one member; with `model.head.parts` L, L members on one backbone, numbered from `member`.
+    A run is one member, or `model.head.parts` members, numbered from `member`.
     """
 
     count: Annotated[int, Field(ge=2)]  # D
-    member: Annotated[int, Field(ge=0)] = 0  # number that seeds the draw of its groups
+    member: Annotated[int, Field(ge=0)] = 0  # seeds the draw of its groups
     seed: Seed = 0  # of the ensemble
-    # Groups of classes of one domain: as many a domain as its share of the classes, at least one
+    # groups of one domain's classes, as many as its share of the classes
     within_domains: bool = False

@@ -16,14 +16,14 @@ NormSide = Literal["before", "after"]
 
 
 class LayersConfig(Config):
-    """Named backbone layers, pooled over positions and concatenated, instead of the backbone's output."""
+    """Backbone layers, pooled over positions and concatenated, as features."""
 
-    # Names of modules: `blocks.8` of timm's ViT, `transformer.resblocks.8` of open_clip's, `layer3` of a
-    # ResNet, `stages.2` of a ConvNeXt, `features.42` of VGG16-BN
+    # names of modules, such as `blocks.8` (timm's ViT), `transformer.resblocks.8` (open_clip), `layer3`
+    # (ResNet), `stages.2` (ConvNeXt), `features.42` (VGG16-BN)
     of: Names
-    pool: Pool = "avg"  # of patch positions; token: a transformer's class token
+    pool: Pool = "avg"  # of patch positions; token: the class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
-    norm: NormSide = "before"  # after: a vision transformer's final norm comes before the pooling
+    norm: NormSide = "before"  # after: a transformer's final norm comes before the pooling
 
 
 Keep = Annotated[float, Field(gt=0, le=1)]
@@ -33,51 +33,50 @@ Blocks = Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min
 class GateConfig(Config):
     """Random gate of a branch in training; evaluation uses its expected value."""
 
-    keep: Keep = 1.0  # probability p; 1: static
-    # One draw per branch and batch (PUMA's eq. 5), or per branch and image (its code)
+    keep: Keep = 1.0  # probability that a branch is on in training; 1: always
+    # per branch and batch (PUMA's eq. 5), or per image (its code)
     draw: Literal["batch", "image"] = "batch"
-    # Divide kept branches by p, like dropout and PUMA's code, so that the expected gate is 1
-    rescale: bool = False
+    rescale: bool = False  # divide kept branches by keep, as dropout and PUMA's code do
 
 
 class StochasticConfig(GateConfig):
-    """Random branch parallel to attention and MLP of each block: up(ReLU(down(norm(z)))) (PUMA, 4.2)."""
+    """Random branch parallel to attention and MLP: up(ReLU(down(norm(z)))) (PUMA, 4.2)."""
 
     kind: Literal["stochastic"]
-    dim: Width = 128  # r, the bottleneck
-    keep: Keep = 0.5  # probability p that a branch is on in training; 1: always
-    scale: PositiveFloat = 1.0  # of the branch; eq. 5 has none, the code .1
-    # Variance of the initial down-projection: fan_in 1 / (3 D) at width D, fan_out 1 / r. fan_out, as in
-    # PUMA's code, also starts both branches of a block from the same values
+    dim: Width = 128  # of the bottleneck
+    keep: Keep = 0.5  # probability that a branch is on in training; 1: always
+    scale: PositiveFloat = 1.0  # of the branch; PUMA's eq. 5 has none, its code .1
+    # variance of the down-projection: fan_in 1 / (3 D), fan_out 1 / dim and equal in both branches of a block
+    # (PUMA's code)
     init: Literal["fan_in", "fan_out"] = "fan_in"
-    blocks: Blocks = "all"  # numbers of the backbone blocks that have one
+    blocks: Blocks = "all"  # numbers of the blocks that have one
 
 
 class AdaptFormerConfig(Config):
-    """Branch parallel to the MLP of each block, with biases and fixed scale (Chen et al., NeurIPS 2022)."""
+    """Branch parallel to the MLP, with biases (Chen et al., NeurIPS 2022)."""
 
     kind: Literal["adaptformer"]
-    dim: Width = 64  # the bottleneck
+    dim: Width = 64  # of the bottleneck
     scale: PositiveFloat = 0.1  # of the branch
-    blocks: Blocks = "all"  # numbers of the backbone blocks that have one
+    blocks: Blocks = "all"  # numbers of the blocks that have one
 
 
 class LoraConfig(GateConfig):
-    """Low-rank updates of weight matrices (Hu et al., ICLR 2022); keep below 1: stochastic LoRA."""
+    """Low-rank updates of weight matrices (Hu et al., ICLR 2022); below keep 1: stochastic LoRA."""
 
     kind: Literal["lora"]
     rank: Width = 8  # of an update
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
-    # Weight matrices of a block
+    # weight matrices of a block
     targets: list[Literal["q", "k", "v", "out", "mlp"]] = Field(["q", "v"], min_length=1)
-    blocks: Blocks = "all"  # numbers of the backbone blocks that have it
+    blocks: Blocks = "all"  # numbers of the blocks that have one
 
 
 class TunedConfig(Config):
     """Train vectors of the backbone itself."""
 
     kind: Literal["tuned"]
-    # biases: BitFit (Ben Zaken et al., ACL 2022); norms: weights and biases of norm layers
+    # biases: BitFit (Ben Zaken et al., ACL 2022); norms: all vectors of norm layers
     targets: Literal["biases", "norms", "both"] = "biases"
 
 
@@ -87,28 +86,28 @@ AdapterConfig = Annotated[
 
 
 class PoolConfig(Config):
-    """One prompt per image: a sum over a pool, weighted by similarity of key and query (PUMA, 4.3)."""
+    """One prompt per image: a sum over a pool, weighted by similarity (PUMA, 4.3)."""
 
     kind: Literal["pool"]
-    size: PositiveInt = 20  # M
-    length: PositiveInt = 8  # N_p, tokens per prompt
-    # sum: average plus maximum of the patch embeddings (eq. 6); mean: half, without gradient (the code)
+    size: PositiveInt = 20  # prompts
+    length: PositiveInt = 8  # tokens per prompt
+    # sum: average plus maximum of patch embeddings (eq. 6); mean: half of it, no gradient (the code)
     query: Literal["sum", "mean"] = "sum"
-    # softmax: over the features, before the product with the query (the code). plain: eq. 8
+    # plain: eq. 8; softmax: over features, before the product (the code)
     attention: Literal["plain", "softmax"] = "plain"
-    # Initial prompts: orthogonal to each other, or copies of one of orthogonal unit tokens (the code)
+    # prompts orthogonal to each other, or equal, of orthogonal tokens (the code)
     init: Literal["orthogonal", "equal"] = "orthogonal"
-    orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; 1e-6 in the code
+    orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; the code: 1e-6
 
 
 class VptConfig(Config):
-    """One prompt for all images, before the first block or before each (Jia et al., ECCV 2022)."""
+    """One prompt for all images, before the first block or each (Jia et al., ECCV 2022)."""
 
     NEEDS = {"position": ("kind", "shallow")}
 
     kind: Literal["shallow", "deep"]
     length: PositiveInt = 8  # tokens per prompt
-    # Position embedding of shallow prompts. class: the class token's, as in PUMA's code
+    # of shallow prompts. class: the class token's position embedding (PUMA's code)
     position: Literal["none", "class"] = "none"
 
 
@@ -118,7 +117,7 @@ PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
 class WithAdapters(Config):
     """Optional adapters and prompts of a model."""
 
-    # One or more: {kind: stochastic}, or [{kind: stochastic}, {kind: lora}]
+    # one or more: {kind: stochastic}, or [{kind: stochastic}, {kind: lora}]
     adapters: Annotated[
         list[AdapterConfig],
         BeforeValidator(lambda value: [value] if isinstance(value, dict) else value),
@@ -161,31 +160,29 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of weights files
 
 
 class TaggedFile(Config):
-    """A tag's weights in a file of your own: mean, std and the rest are the tag's; no hub is contacted."""
+    """A tag's weights in a file of your own; mean and std are the tag's, no hub is contacted."""
 
     tag: str  # of the model in its library
     file: str  # path of the weights
 
 
 class BackboneConfig(Config):
-    """A pretrained image backbone, by its name and weights in its library."""
+    """A pretrained image backbone."""
 
     NEEDS = {"sha256": "pretrained", "revision": "pretrained"}
 
     library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
-    name: str  # of the model in its library, without the tag
-    # Hub tag, or its weights in a file: {tag: ..., file: ...}. A path alone has no mean and std of its own;
-    # null: random
+    name: str  # in its library, without the tag
+    # hub tag, or {tag: ..., file: ...}, or a file, which brings no mean and std; null: random
     pretrained: Either[str, TaggedFile] | None = None
-    sha256: Sha256 | None = None  # quoted; of the weights file, or a prefix; null: unchecked
+    # quoted; of the weights file, or its first digits; null: unchecked
+    sha256: Sha256 | None = None
     revision: str | None = None  # commit or branch of the tag's repository; null: newest
-    # open_clip only. projected: CLIP's shared space; pooled: the backbone's output before projection
+    # open_clip only. projected: CLIP's shared space; pooled: before projection
     features: Literal["projected", "pooled"] = "projected"
-    # Patch stride; patches overlap below the patch size. null: the patch size
-    stride_px: Pixels | None = None
-    # Names of modules to reinitialise, as without `pretrained` (NetB of Vo and Hays: the last layer)
-    reset: list[str] = []
-    kwargs: dict[str, Any] = {}  # passed to the library's create_model
+    stride_px: Pixels | None = None  # of patches, which overlap below their size; null: no overlap
+    reset: list[str] = []  # names of modules to reinitialise (Vo and Hays' NetB: the last layer)
+    kwargs: dict[str, Any] = {}  # for the library's create_model
 
     @property
     def tag(self) -> str | None:
@@ -222,18 +219,18 @@ class ImageConfig(Config):
 
     size_px: Pixels  # side of the square that the backbone sees
     fit: Fit = "squash"  # how an image becomes a square
-    pad_color: PadColor = "white"  # around an image with fit: pad; 5th place: black
+    pad_color: PadColor = "white"  # with fit: pad; 5th place: black
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
     # null: the backbone's
     std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
 
 
 class BranchesConfig(Config):
-    """The mean of several dropout branches; in evaluation the head is a single Linear."""
+    """The mean of several dropout branches; one Linear in evaluation."""
 
-    # shared: dropout i -> one Linear (the challenge's 4th place). separate: Linear i -> dropout i (3rd place)
+    # shared: dropouts before one Linear (4th place); separate: Linears, each before a dropout (3rd)
     linear: Literal["shared", "separate"]
-    dropouts: list[Fraction] = Field(min_length=2)  # one branch per value
+    dropouts: list[Fraction] = Field(min_length=2)  # one branch each
 
 
 class HeadConfig(Config):
@@ -245,24 +242,22 @@ class HeadConfig(Config):
     }
 
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
-    # eps of bn and bn_plain, for features of zero variance; 5th place: 1e-6 (train_arcface.py, cell 20)
-    norm_eps: PositiveFloat = BATCH_NORM_EPS
+    norm_eps: PositiveFloat = BATCH_NORM_EPS  # of bn and bn_plain; 5th place: 1e-6
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
-    # Initial last Linear. torch: PyTorch's, of standard deviation (3 F) ** -0.5 at F features. lecun_normal:
-    # Flax's (UnED), F ** -0.5. xavier_uniform: Keras' (3rd place), sqrt(2 / (F + dim)); these two have bias 0
+    # of the last Linear, by deviation at F features. torch: (3 F) ** -0.5; with bias 0, lecun_normal: F **
+    # -0.5 (UnED); xavier_uniform: sqrt(2 / (F + dim)) (3rd place)
     init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
-    # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
-    # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
+    # widths of Linear + activation layers before the last Linear; PUMA's MLP-3: [2048, 2048] with gelu
     hidden: list[Width] = []
     activation: Literal["relu", "gelu"] = "relu"  # after each hidden layer
     branches: BranchesConfig | None = None
-    # Append H / W, H / 224 and W / 224 of the original image to the features (5th place)
+    # append H / W, H / 224, W / 224 of the original image to the features (5th place)
     image_shape: bool = False
-    # Equal parts of the embedding, each of unit length: ensemble members on one backbone (DREML)
+    # equal parts of the embedding, each of unit length: members of an ensemble (DREML)
     parts: PositiveInt = 1
-    # Output dimension of a fitted linear map after the embedding; set by compose.py, or with start_from
+    # output of a fitted linear map; set by compose.py, or with start_from
     reduced_dim: Width | None = None
 
     def faults(self) -> Iterator[Fault]:
@@ -273,7 +268,7 @@ class HeadConfig(Config):
 
 
 class ModelConfig(WithAdapters):
-    """Backbone and head; without a head the embedding is the backbone's output at native dimension."""
+    """Backbone and head; without a head, the backbone's output is the embedding."""
 
     backbone: BackboneConfig
     layers: LayersConfig | None = None  # null: the backbone's output

@@ -31,13 +31,13 @@ class _ByPart(Config):
 
 
 class LearningRates(_ByPart):
-    """A learning rate per part of the task (backbone, head, classes, ...); 0 freezes the part.
+    """A learning rate per part of the task; 0 freezes it.
 
     `classes`, for class weights and proxies, is required if a loss has them.
     """
 
-    # The rate from this backbone block on: {0: 0.0, 15: 1e-7} freezes the stem and blocks 0 to 14.
-    # Layers before the first given block, and after the last of the backbone, keep the rate `backbone`.
+    # from this backbone block on: {0: 0.0, 15: 1e-7} freezes stem and blocks 0 to 14; layers before the first
+    # given block and after the last have `backbone`
     blocks: dict[Annotated[int, Field(ge=0)], NonNegativeFloat] = {}
 
     @property
@@ -52,11 +52,11 @@ class LearningRates(_ByPart):
 
 
 class WeightDecays(_ByPart):
-    """A weight decay per part of the task."""
+    """A weight decay per part."""
 
 
 class OptimizerConfig(Config):
-    """The optimizer. AdamW decouples weight decay from the gradient; Adam and SGD add it."""
+    """AdamW decouples weight decay from the gradient; Adam and SGD add it."""
 
     NEEDS = {"momentum": ("name", "sgd")}
 
@@ -65,7 +65,7 @@ class OptimizerConfig(Config):
 
 
 class StepSchedule(Config):
-    """Multiply the rate by `factor` at each of these epochs of the stage."""
+    """Multiply the rate by `factor` at each of these epochs."""
 
     name: Literal["step"]
     epochs: list[PositiveFloat] = Field(min_length=1)  # counted from the start of the stage
@@ -73,10 +73,10 @@ class StepSchedule(Config):
 
 
 class ExponentialSchedule(Config):
-    """Multiply the rate by `factor` after every such period following the warm-up."""
+    """Multiply the rate by `factor` after every period."""
 
     name: Literal["exponential"]
-    every: Duration = Duration(1, "epochs")  # the period
+    every: Duration = Duration(1, "epochs")  # after the warm-up
     factor: Annotated[float, Field(gt=0, lt=1)]  # on the rate, each time
 
 
@@ -87,12 +87,11 @@ class ConstantSchedule(Config):
 
 
 class CosineSchedule(Config):
-    """Cosine decay from the peak rate to `end` times the peak, from the warm-up to the stage's end."""
+    """From the peak rate to `end` times the peak, after the warm-up."""
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0  # final rate, as a fraction of the peak
-    # Update the rate once per period, as the challenge's 2nd (utils.py) and 5th place (train_arcface.py, cell
-    # 28) once an epoch. null: at every step
+    # update once per period (2nd and 5th place: 1 epoch); null: at every step
     every: Duration | None = None
 
 
@@ -104,56 +103,55 @@ Schedule = Annotated[
 
 
 class StageConfig(Config):
-    """One stage of training; missing keys come from the block `train`."""
+    """One stage; missing keys come from `train`."""
 
     NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
 
     name: str = "train"  # in logs
-    # Passes over the stage's images; may be a fraction
+    # passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    # Micro-batches per step: less memory, more time. A loss that compares images sees the whole batch, by one
-    # more forward pass of the backbone; with others, batch normalisation of the head sees a micro-batch
+    # micro-batches per step: less memory, more time. Losses that compare images still see the batch, by
+    # another forward pass; for others, the head's batch normalisation sees a micro-batch
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
-    # carry: parameters that trained in the stage before keep their moments and step counts
+    # carry: parameters that trained in the stage before keep their moments
     optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
-    warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
-    warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01
-    # Raise the rate once per period (5th place); null: at every step
-    warmup_every: Duration | None = None
+    warmup: Duration | None = None  # rise to the peak rate; null: none
+    warmup_start: Fraction = 0.0  # as a fraction of the peak; 2nd place: .01
+    warmup_every: Duration | None = None  # raise once per period (5th place); null: at every step
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
-    # Decay biases and norms too, as torch does by default: 1st, 2nd, 4th and 5th place, UniFEx, UnED
+    # decay biases and norms too, as torch does (1st, 2nd, 4th, 5th place, UniFEx, UnED)
     decay_vectors: bool = False
-    decay_embeddings: bool = False  # decay tokens, position embeddings, bias tables and prompts too
-    # Factor on the backbone's rate per block towards the stem
+    decay_embeddings: bool = False  # decay tokens, position embeddings, bias tables, prompts too
+    # factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    clip_grad_norm: PositiveFloat | None = None  # of all gradients together; null: no clipping
-    clip_grad_value: PositiveFloat | None = None  # per gradient element, either way
-    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without it
-    # learn theirs. train: by those of the micro-batch, even where weights are frozen; each process
-    # uses its own images, and the first one's running statistics are saved. synced: by those of all processes
-    # (SyncBatchNorm, GPUs only). A mapping sets modules by name: {layer4: train} freezes the others
+    clip_grad_norm: PositiveFloat | None = None  # of all gradients together
+    clip_grad_value: PositiveFloat | None = None  # of each element, either way
+    # of the backbone. frozen: by pretraining's statistics (modules without it learn theirs); train: by a
+    # process's micro-batch, the first's statistics are saved; synced: by all processes, on GPUs. {layer4:
+    # train} freezes the others
     batch_norm: BatchNorm = "frozen"
-    sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes per step
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
+    sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation, two passes per step
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # the average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
-    # Frozen backbone: cycle through the cached features of so many random views per image. null: run it
+    # for a frozen backbone: cached features of so many random views per image; null: none
     cached_views: PositiveInt | None = None
-    # Cycle through so many random views per image, with cached outputs of teachers. null: run teachers
+    # cached outputs of teachers on so many random views per image; null: none
     repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
-    margin: NonNegativeFloat | None = None  # in the loss's unit; null: the loss's margin
+    margin: NonNegativeFloat | None = None  # null: the loss's
     sampler: SamplerConfig = MixedConfig()
-    domains: Names | None = None  # null: every domain of the manifest
+    domains: Names | None = None  # null: all
     augment: AugmentConfig = AugmentConfig()
     validate_every: Duration | None = None  # null: at the stage's end
-    patience: PositiveInt | None = None  # validations without gain before the stage ends
+    # validations without gain before the stage ends; null: no limit
+    patience: PositiveInt | None = None
 
     @property
     def batch_norm_modes(self) -> set[BatchNormMode]:

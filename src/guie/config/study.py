@@ -34,10 +34,10 @@ class ScoredOn(Config):
 
     NEEDS = {"root": "manifest"}
 
-    manifest: str | None = None  # null: the run's own
-    root: str | None = None  # default: the manifest's folder; for the run's manifest, its root
+    manifest: str | None = None  # null: the run's
+    root: str | None = None  # default: the manifest's folder, or the run's root
     split: Literal["val", "test"] = "test"  # of the manifest
-    index: Literal["merged", "separate"] = "merged"  # one index of all domains, or one each
+    index: Literal["merged", "separate"] = "merged"  # one of all domains, or one each
 
 
 class EvaluateConfig(Config):
@@ -45,16 +45,16 @@ class EvaluateConfig(Config):
 
     NEEDS = {"pool": "layers", "norm": "layers"}
 
-    # A row above (same seed), `NAME, seed 2`, or any model for embed.py; or one for each domain
+    # a row above (same seed), `NAME, seed 2`, or any model for embed.py; or one per domain
     models: str | Annotated[dict[str, str], Field(min_length=1)]
-    join: Literal["oracle", "mean", "concat"] = "oracle"  # of several models, as in validate.py
-    reduce: Literal["pca", "pca-whitened", "random", "first"] | None = None  # as in validate.py
-    dim: PositiveInt = 64  # numbers that reduce keeps
-    layers: Names | None = None  # of the backbone, in place of the embedding
-    pool: Pool | None = None  # of the layers' patches or pixels; token: the class token
-    norm: NormSide | None = None  # of a vision transformer's final norm; null: before
-    size_px: Pixels | None = None  # of a model of a library; null: its own
-    fit: Fit | None = None  # of a model of a library; null: its own
+    join: Literal["oracle", "mean", "concat"] = "oracle"  # of several models, as validate.py does
+    reduce: Literal["pca", "pca-whitened", "random", "first"] | None = None  # as validate.py does
+    dim: PositiveInt = 64  # that reduce keeps
+    layers: Names | None = None  # of the backbone, instead of the embedding
+    pool: Pool | None = None  # of the layers
+    norm: NormSide | None = None  # of a transformer's final norm
+    size_px: Pixels | None = None  # of a library's model
+    fit: Fit | None = None  # of a library's model
 
     def each(self) -> dict[str, str]:
         """Return the models by domain; of a single model, by an empty name."""
@@ -62,24 +62,23 @@ class EvaluateConfig(Config):
 
 
 class RowConfig(Config):
-    """Changes of a row to the study's run; other keys are keys of the run's config.
+    """Changes to the study's run; other keys are those of a run.
 
-    A key with dots, `stages.0.lr.classes`, is set like `--set`; a mapping is merged like over a base.
+    A key with dots, `stages.0.lr.classes`, is set like `--set`; a mapping merges as over a base.
     """
 
     model_config = ConfigDict(extra="allow")
 
-    why: str | None = None  # a note for readers of the file
+    why: str | None = None  # a note
     seeds: Seeds | None = None  # null: the study's
-    # Also train without the domains of each fold of the study; a number: for its first so many seeds
+    # also train without each fold's domains; a number: for the first so many seeds
     unseen: bool | Annotated[int, Field(ge=1)] = False
-    # An ensemble, like a file of configs/compose/ without name and out; excludes other keys. A member, as a
-    # teacher, is a row above (same seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any other model
+    # an ensemble, like a file of configs/compose/, without name and out. A member or teacher is a row above
+    # (same seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any model
     compose: dict[str, Any] | None = None
-    # Another way to score models of rows above; excludes other keys
-    evaluate: EvaluateConfig | None = None
-    # Values of run keys; expands to one row per combination. The row's name holds each in braces:
-    # `arcface, classes {lr.classes}` for `train.lr.classes: [.1, .3]`
+    evaluate: EvaluateConfig | None = None  # another way to score rows above
+    # values of keys, one row each; the row's name holds them: `arcface, classes {lr.classes}` for
+    # `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     def faults(self) -> Iterator[Fault]:
@@ -96,16 +95,15 @@ class RowConfig(Config):
 class StudyConfig(Config):
     """Rows x seeds, each a training and a test; `${NAME}` is not replaced when read."""
 
-    run: dict[str, Any]  # a run's config; its base is relative to this file
-    seeds: Seeds = [0]  # a list, or a count n for 0 to n - 1
-    baseline: str | None = None  # the row that the others are compared with
+    run: dict[str, Any]  # a config; its base is relative to this file
+    seeds: Seeds = [0]  # a list, or a count from 0
+    baseline: str | None = None  # row to compare with
     test: ScoredOn = ScoredOn()
-    # Research protocols, as for validate.py --protocol; their headline metrics become columns
+    # as for validate.py --protocol; headline metrics become columns
     protocols: Annotated[list[str], AfterValidator(_each_once)] = []
-    costs: bool = False  # columns for trained parameters and memory
-    intervals: bool = False  # a column with 95 % intervals of test R@1, clustered by class
-    # Fold name: domains that it leaves out
-    unseen: dict[str, Annotated[Names, AfterValidator(_each_once)]] = {}
+    costs: bool = False  # columns of trained parameters and memory
+    intervals: bool = False  # 95 % intervals of test R@1, clustered by class
+    unseen: dict[str, Annotated[Names, AfterValidator(_each_once)]] = {}  # fold: domains left out
     rows: dict[str, Annotated[RowConfig, BeforeValidator(lambda row: {} if row is None else row)]]
 
     def faults(self) -> Iterator[Fault]:

@@ -48,20 +48,19 @@ Tracker = Literal[
 
 
 class ClassificationConfig(Task):
-    """A loss on the labels; by default a margin softmax over all classes of all domains."""
+    """A loss on the labels."""
 
     NEEDS = {"projector_input": "projector"}
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
-    # Widths below model.head.dim: the first so many numbers are trained as embeddings too, each with class
-    # weights of its own (Kusupati et al., Matryoshka). export.py --dim cuts the model to one of them
+    # widths below model.head.dim: the first so many numbers train as embeddings too (Matryoshka), with class
+    # weights of their own; export.py --dim cuts to one
     nested: list[Width] = []
-    # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
-    # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
+    # widths of Linears, ReLUs between, from embedding to loss; not used in scoring (Vo and Hays, 3.3)
     projector: list[Width] = []
-    # What the first of them sees: the embedding of unit length, or a ReLU of the head's output (Vo and Hays)
+    # embedding: of unit length; relu: a ReLU of the head's output
     projector_input: Literal["embedding", "relu"] = "embedding"
 
     @property
@@ -77,7 +76,7 @@ class ClassificationConfig(Task):
 
 
 class ContrastiveConfig(Task):
-    """Image-text contrastive loss on the manifest's captions, as in CLIP pretraining."""
+    """CLIP's image-text loss on the manifest's captions."""
 
     name: Literal["contrastive"]
 
@@ -95,16 +94,15 @@ TaskConfig = Annotated[
 class DataConfig(Images):
     """The training and validation data."""
 
-    # domains excluded from training and validation, to measure generalisation to unseen domains
-    leave_out: list[str] = []
-    # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
+    leave_out: list[str] = []  # domains excluded from training and validation
+    # loader processes per process; null: its share of the cores, at most 16
     workers: Workers | None = None
 
 
 class GenericImagesConfig(Images):
-    """Generic images on which the features should stay close to the pretrained ones."""
+    """Images on which the features should stay close to the pretrained ones."""
 
-    split: Literal["train", "val"] = "train"  # its split to read
+    split: Literal["train", "val"] = "train"  # to read
     batch_size: BatchSize = 32  # over all processes
 
 
@@ -113,10 +111,9 @@ class RetentionConfig(Config):
 
     NEEDS = {"generic": "features"}
 
-    # weight of the squared distance of backbone weights from the pretrained ones (L2-SP)
+    # weight of the squared distance from pretrained weights (L2-SP)
     weights: NonNegativeFloat = 0.0
-    # weight of the mean of 1 - cosine between current and pretrained backbone features
-    features: NonNegativeFloat = 0.0
+    features: NonNegativeFloat = 0.0  # weight of the mean 1 - cosine to pretrained features
     generic: GenericImagesConfig | None = None  # null: use the training images
 
     def faults(self) -> Iterator[Fault]:
@@ -131,25 +128,22 @@ class RunConfig(Config):
 
     name: Name  # of the run folder
     out: Output = "runs"  # the parent of the run folder
-    # Initial weights: a run or model soup with the same backbone, without class weights; `retention` still
-    # refers to the pretrained ones. null: pretrained
+    # initial weights: a run or soup with this backbone, without class weights; `retention` refers to the
+    # pretrained ones
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
-    precision: Literal["no", "bf16", "fp16"] = "no"  # Of autocast; weights stay in float32
+    precision: Literal["no", "bf16", "fp16"] = "no"  # of autocast; weights stay in float32
     log_every: Steps = 20  # a line of metrics.jsonl
-    # Where the log goes, in addition to metrics.jsonl; each must be installed
-    trackers: list[Tracker] = ["tensorboard"]
+    trackers: list[Tracker] = ["tensorboard"]  # logs besides metrics.jsonl; each must be installed
     checkpoint_every: Steps = 500  # a checkpoint to resume from
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
-    # Write frozen pretrained weights to the run folder too, so that it needs no other file
-    copy_frozen: bool = False
+    copy_frozen: bool = False  # write frozen pretrained weights to the run folder too
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
-    # On a GPU, where operators have a deterministic form: the same bits in each run, slower. With
-    # precision no, products and convolutions in float32 too, not TensorFloat-32
+    # the same bits in each run where a GPU's operators allow it; slower, without TensorFloat-32
     deterministic: bool = False
     channels_last: bool = False  # memory format of images and convolutions
-    compile: bool = False  # torch.compile: minutes at the start of each stage, faster steps
-    on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches, retry
+    compile: bool = False  # torch.compile: minutes at each stage's start, faster steps
+    on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches and retry
     data: DataConfig
     model: ModelConfig
     task: TaskConfig = ClassificationConfig()

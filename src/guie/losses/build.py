@@ -17,8 +17,7 @@ from guie.config.losses import (
 from guie.losses.base import Criterion
 from guie.losses.custom import build_custom
 from guie.losses.in_batch import OwnInBatchLoss
-from guie.losses.linear_softmax import LinearSoftmax
-from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.margin_softmax import LinearSoftmax, MarginSoftmax
 from guie.losses.rules import RULES
 
 

@@ -1,4 +1,4 @@
-"""Margin softmax: a softmax over class cosines, with a margin on the own class.
+"""Margin softmax, over class cosines with a margin on the own class; plain softmax of a Linear.
 
 Shapes: B images of all processes, C classes of k sub-centres each (C * k rows in `weight_CD`), A rows of a
 stage's classes, N given classes, D dimensions.
@@ -15,7 +15,8 @@ from torch import Generator, Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
-from guie.config.losses import Init, RowLength
+from guie.base.errors import UserError
+from guie.config.losses import Init, LinearSoftmaxConfig, RowLength
 from guie.losses.base import (
     Criterion,
     Found,
@@ -252,3 +253,41 @@ class MarginSoftmax(Criterion):
 def cosines(emb_BD: Tensor, weight_CkD: Tensor) -> Tensor:
     """Return cosines of unit-length embeddings to classes, (B, C), each to the nearest centre."""
     return (functional.normalize(weight_CkD, dim=-1) @ emb_BD.T).amax(1).T
+
+
+class LinearSoftmax(Criterion):
+    """Mean cross-entropy of the logits W x, without bias, as of Vo and Hays' nams.py:508-518.
+
+    With weights `identity` the logits are x itself: W is the fixed identity of DREML's _code/Loss.py:7-22.
+
+    Args:
+        config: whether x is the raw or the unit-length embedding, and what W is.
+        classes: C.
+        dim: D.
+
+    Raises UserError if the embedding is to be the logits, and has not one number per class.
+    """
+
+    def __init__(self, config: LinearSoftmaxConfig, classes: int, dim: int):
+        super().__init__()
+        self.raw = config.embedding == "raw"
+        self.register_parameter("weight_CD", None)
+        if config.weights == "linear":
+            self.weight_CD = nn.Parameter(drawn(classes, dim, config.init))
+        elif dim != classes:
+            raise UserError(
+                f"task.loss.weights: identity needs one number per class, but the embedding has {dim} for"
+                f" {classes} classes; set model.head.dim to {classes}, or weights to linear"
+            )
+
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+        """Return the mean loss of this process's images, and the accuracy."""
+        seen_BD = raw_BD if self.raw else emb_BD
+        assert seen_BD is not None  # training gives both
+        with torch.autocast(emb_BD.device.type, enabled=False):
+            logit_BC = at_least_fp32(seen_BD)
+            if self.weight_CD is not None:
+                logit_BC = logit_BC @ self.weight_CD.to(logit_BC.dtype).T
+            label_B = on_device_of(label_B, emb_BD)
+            accuracy = (logit_BC.detach().argmax(1) == label_B).float().mean()
+            return functional.cross_entropy(logit_BC, label_B), {"accuracy": accuracy}
