@@ -1,4 +1,4 @@
-"""The process of a submitted model, which answers the requests of `scorer.process`.
+"""What the process of a submitted model does with it: the only part that imports PyTorch.
 
 Shape legend: B images of one size, H height, W width, C channels.
 """
@@ -11,7 +11,6 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,49 +20,36 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from scorer.errors import Violation, one_line
+from scorer.process import Limits
 from scorer.runtime import check_runtime, refuse_file_access
 
 NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
 
 
-def serve(requests: Connection, path: Path, memory_bytes: int, threads: int | None) -> None:
-    """Answer requests until the scorer closes the pipe.
-
-    A request names a method of `Model` and its arguments. The answer is the method's value, or a
-    `Violation` for whatever the model raises.
-
-    Args:
-        memory_bytes: limit in addition to PyTorch's own memory; it does not hold on a GPU.
-        threads: to compute with; None for PyTorch's default.
-    """
-    if threads:
-        torch.set_num_threads(threads)
-    model = Model(path, memory_bytes)
-    with suppress(EOFError, BrokenPipeError):
-        while True:
-            name, arguments = requests.recv()
-            try:
-                answer = getattr(model, name)(*arguments)
-            except Violation as fault:
-                answer = fault
-            except Exception as error:  # PyTorch raises many types
-                text = str(error).lower()
-                lacks = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
-                answer = Violation(one_line(error), "out_of_memory" if lacks else "")
-            requests.send(answer)
-
-
 class Model:
     """The submitted file, and the module once it is loaded."""
 
-    def __init__(self, path: Path, memory_bytes: int) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
+        if limits.threads:
+            torch.set_num_threads(limits.threads)
         self.path = path
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device.type == "cuda"
         self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
         if not self.on_gpu:
-            self.limit = _limit_memory(memory_bytes)
+            self.limit = _limit_memory(limits.memory_bytes)
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method by name; return its value, or a `Violation` for whatever the model raises."""
+        try:
+            return getattr(self, name)(*arguments)
+        except Violation as fault:
+            return fault
+        except Exception as error:  # PyTorch raises many types
+            text = str(error).lower()
+            lacks = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
+            return Violation(one_line(error), "out_of_memory" if lacks else "")
 
     def about(self) -> tuple[str, str, str, dict[str, Any]]:
         """Return type and name of the device, PyTorch's version, and the limit of memory."""

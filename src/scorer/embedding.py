@@ -102,20 +102,15 @@ class Progress:
     Args:
         key: all that embeddings depend on, except the image: submission, version of torch, device. A
             file with another key is ignored.
-
-    Raises UserError if the file is damaged.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key, self.saved = path, key, time.monotonic()
         self.rows: dict[str, np.ndarray] = {}  # by `Manifest.key`: (D + COSTS,), float64
         if path.exists():
-            try:
-                with np.load(path) as file:
-                    if str(file["key"]) == key:
-                        self.rows = dict(zip(file["images"].tolist(), file["rows"], strict=True))
-            except Exception as error:  # NumPy raises many types
-                raise UserError(f"{path}: damaged ({one_line(error)}); delete it") from error
+            with np.load(path) as file:
+                if str(file["key"]) == key:
+                    self.rows = dict(zip(file["images"].tolist(), file["rows"], strict=True))
 
     def save(self) -> None:
         """Write the file, by a temporary one; remove it if there is no row."""
