@@ -12,7 +12,6 @@ import shlex
 import shutil
 import socket
 import stat
-import string
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +27,6 @@ from guie.base.errors import DISK_FULL, UserError, why_unreadable
 
 PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
-PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 
 # Characters that break files with one label per line, and terminals. Not a raw string: pandas may pass it
 # to Arrow, whose regular expressions do not know \u
@@ -42,15 +40,12 @@ HOLDER_CHARS = 300
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
-
-    Never a folder of images or manifests, which may belong to somebody else.
-    """
+    """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`."""
     return local_path(os.environ.get("GUIE_CACHE") or "runs/.cache")
 
 
 def rows_folder() -> Path:
-    """Return the folder of the computed rows of images: $GUIE_STORE, by default the cache's."""
+    """Return the folder of the computed rows of images: `GUIE_STORE`, by default the cache."""
     return Path(os.environ.get(STORE) or cache_folder())
 
 
@@ -59,13 +54,7 @@ def refuse_special(path: str | Path) -> None:
 
     Links are followed. A missing file passes; its reader reports it.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return
-    except ValueError:  # a NUL, which YAML can write
-        raise UserError(f"{str(path)!r}: not a valid file name") from None
-    if not stat.S_ISREG(mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: not a regular file")
 
 
@@ -142,15 +131,8 @@ def shown(name: str) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """Quote a path as one word of a printed shell command.
-
-    Control characters, which a terminal would obey, are escaped as $'...' (bash, zsh).
-    """
-    text = str(path)
-    if text.isprintable():
-        return shlex.quote(text)
-    letters = (chr(byte) for byte in os.fsencode(text))
-    return "$'" + "".join(c if c in PLAIN else f"\\{ord(c):03o}" for c in letters) + "'"
+    """Quote a path as one word of a printed shell command."""
+    return shlex.quote(str(path))
 
 
 @contextmanager
