@@ -215,13 +215,7 @@ def _embed_missing(
 def _embed_batch(
     process: ModelProcess, batch: list[Decoded], differences: list[float]
 ) -> list[np.ndarray]:
-    """Embed images of one size as one batch; return a row of `Progress` for each.
-
-    Args:
-        differences: of --fast, the differences of batches to single images, to which this adds until PROVEN.
-
-    Raises Violation naming the image; UserError if a batch gives other answers.
-    """
+    """Embed images of one size; return a row of `Progress` for each. Add to `differences` until PROVEN."""
     images_BHW3 = np.stack([image.pixels_HW3 for image in batch])
     try:
         kind, answers, seconds = process.embed(images_BHW3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from pathlib import Path
@@ -161,11 +160,3 @@ def test_files_that_no_export_wrote_are_kept(tmp_path: Path) -> None:
     assert (run / "model.safetensors").read_bytes() == weights
     to_hub(run, out)
     to_hub(run, out)  # it may replace its own files
-
-
-def test_a_folders_name_stays_a_name_in_the_cards_code(tmp_path: Path) -> None:
-    run, out = tiny_run(tmp_path / "run", backbone=TINY_VIT), tmp_path / 'a"); import evil; ("'
-    to_hub(run, out)
-    code = (out / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    strings = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
-    assert f"local-dir:{out.name}" in strings

@@ -176,23 +176,6 @@ def test_an_ensemble_is_one_file(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("onnxruntime")
-@pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
-def test_the_antialiased_bicubic_of_onnx_is_that_of_torch(fit: str, tmp_path: Path) -> None:
-    """In grey levels, on every odd size: so the file may include the preprocessing."""
-
-    class Pixels(torch.nn.Module):
-        def forward(self, prepared: torch.Tensor, shapes: torch.Tensor) -> torch.Tensor:
-            return prepared.flatten(1) + 0 * shapes.sum()
-
-    model = ExportModule(Preprocess(33, [0.0] * 3, [1 / 255] * 3, fit), Pixels())
-    path = tmp_path / "model.onnx"
-    formats.write_onnx(exported_program(model, "run"), path)
-    sizes = [*formats.odd_sizes(33), (2, 3), (32, 33), (34, 33), (1, 34), (7, 1900)]
-    rows = formats.differences(model, open_onnx(path), sizes)
-    assert max(row["difference"] for row in rows) <= 1e-3
-
-
-@pytest.mark.usefixtures("onnxruntime")
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if "overlapping" not in name])
 def test_every_architecture_in_every_format(name: str, tmp_path: Path) -> None:
     encoder, size_px = build(name)

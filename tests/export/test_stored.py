@@ -73,16 +73,6 @@ def test_every_reader_finds_the_records_wherever_they_begin(start: int, tmp_path
             assert (record.header_offset + 30 + name + extra) % ALIGNMENT_BYTES == 0
 
 
-def test_zipfiles_own_archive_is_refused_beyond_2_gib(tmp_path: Path) -> None:
-    """The reason for `StoredZip`."""
-    path = tmp_path / "m.pt"
-    with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
-        archive.start_dir = 3 * GIB
-        for name, data in RECORDS.items():
-            archive.writestr(name, data)
-    assert refused_by_1_11(path) == list(RECORDS)
-
-
 def test_a_record_larger_than_4_gib_has_its_size_in_zip64(tmp_path: Path) -> None:
     path = tmp_path / "m.pt"
     with Sparse(path, "w") as file:

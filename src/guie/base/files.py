@@ -35,8 +35,6 @@ CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 STORE = "GUIE_STORE"  # folder of computed rows, on a disk or in a bucket
 
 WAIT_S = 0.5  # for a lock
-HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # content of a lock file
-HOLDER_CHARS = 300
 
 
 def cache_folder() -> Path:
@@ -285,12 +283,12 @@ def held(path: Path, taken: str, remedy: str, wait_s: float = WAIT_S) -> Iterato
     """Hold the lock of a file, created if absent, and yield the file.
 
     Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
-    Raises UserError (`taken`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
-    if the file system has no locks, and if the file is not a lock file.
+    Raises UserError (`taken`, the holder, `remedy`) if another process holds it for `wait_s` seconds, and
+    if the file system has no locks.
     """
     _make_folder(path)
     until = time.monotonic() + wait_s
-    with path.open("a+", encoding="utf-8", errors="replace") as file:
+    with path.open("a+", encoding="utf-8") as file:
         file.seek(0)
         while True:
             try:
@@ -303,9 +301,6 @@ def held(path: Path, taken: str, remedy: str, wait_s: float = WAIT_S) -> Iterato
             except OSError as error:
                 why = f"{error.strerror}; use a folder on a disk that has locks"
                 raise UserError(f"{path}: cannot be locked: {why}") from None
-        file.seek(0)
-        if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):
-            raise UserError(f"{path}: needed as a lock file, but holds other content; move it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
