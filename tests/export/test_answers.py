@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def test_answers_are_summarised(folder: Path) -> None:
     assert found.mistakes()["query"].unique().tolist() == ["a2.png", "b0.png"]
     examples = found.examples()["query"].unique()
     assert len(examples) == 2 and "c0.png" not in examples
+    perfect = replace(found, neighbours=found.neighbours.assign(relevant=1))
+    assert perfect.worst_classes().empty and perfect.mistakes().empty
 
 
 def test_the_card_has_pictures_and_what_it_cannot_do(folder: Path) -> None:

@@ -105,7 +105,7 @@ def test_unreadable_images_are_all_named(submission, manifest):
     assert "line 17: image 'images/art/grey_3.png' cannot be decoded (cannot identify" in message
 
 
-def test_images_are_decoded_like_by_the_host(tmp_path):
+def test_each_format_is_decoded_like_by_the_host(tmp_path):
     image, exif = Image.new("RGB", (30, 10)), Image.Exif()
     for orientation, expected in ((1, False), (6, True)):
         exif[0x0112] = orientation
