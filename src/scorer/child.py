@@ -20,25 +20,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from scorer.errors import Violation, one_line
-from scorer.process import Limits
 from scorer.runtime import check_runtime, refuse_file_access
 
 NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
 
 
 class Model:
-    """The submitted file, and the module once it is loaded."""
+    """The submitted file, and the module once it is loaded.
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        if limits.threads:
-            torch.set_num_threads(limits.threads)
+    Args:
+        memory_bytes: limit in addition to PyTorch's own memory, on a CPU.
+        threads: to compute with; None for PyTorch's default.
+    """
+
+    def __init__(self, path: Path, memory_bytes: int, threads: int | None) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.path = path
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device.type == "cuda"
         self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
         if not self.on_gpu:
-            self.limit = _limit_memory(limits.memory_bytes)
+            self.limit = _limit_memory(memory_bytes)
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Call a method by name; return its value, or a `Violation` for whatever the model raises."""

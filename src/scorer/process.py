@@ -31,10 +31,9 @@ CONTEXT.set_forkserver_preload(["torch", "torch.utils.flop_counter"])
 
 @dataclass
 class Limits:
-    """Limits of a submission.
+    """Limits of a submission; see `child.Model` for memory and threads.
 
-    Attributes: `memory_bytes`, in addition to PyTorch's own, on a CPU; `threads`, None for PyTorch's
-    default; `deadline`, by the clock of `time.monotonic`.
+    Attributes: `deadline`, by the clock of `time.monotonic`.
     """
 
     memory_bytes: int = 16 * 2**30
@@ -123,9 +122,9 @@ class ModelProcess:
 def _serve(requests: Connection, path: Path, limits: Limits) -> None:
     """Answer requests in the new process until the scorer closes the pipe: a method and its arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scorer handles Ctrl-C, and ends this process
-    from scorer.child import Model  # imports PyTorch
+    from scorer import child  # imports PyTorch
 
-    model = Model(path, limits)
+    model = child.Model(path, limits.memory_bytes, limits.threads)
     with suppress(EOFError, BrokenPipeError):
         while True:
             requests.send(model.answer(*requests.recv()))
