@@ -133,7 +133,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         from guie.export.hub import check_repository
 
         check_repository(args.push)
-    str(args.out).encode()  # UnicodeEncodeError: neither JSON nor torch could write such a name
     model = open_model(args.run, weights=f"{args.weights}.safetensors")
     if args.dim is not None:
         model = narrowed(model, args.dim)

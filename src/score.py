@@ -116,7 +116,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         verify(args.submission, unpacked, checklist, limits, args.torch)
         with checklist.check("every_image", stop=True), ModelProcess(unpacked, limits) as process:
             about |= {"torch": process.torch, "device": process.device_name}
-            about["limits"] = {"memory": process.memory, **limits.of_time}
+            about["limits"] = {
+                "memory": process.memory,
+                "time_per_image": {"held": True, "how": f"{args.image_seconds:g} s"},
+                "time": {"held": True, "how": f"{args.total_hours:g} h in total"},
+            }
             process.call("load")
             estimate = budget.measured(process, manifest)
             if estimate["fits"] != "yes":

@@ -1,4 +1,4 @@
-"""A submission made of an embedder, and whether the challenge's runtime would answer the same."""
+"""Small backbones to export, and a check that the challenge's runtime answers like the model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,17 @@ from guie.models.embedder import Embedder
 from guie.models.opening import ExportModule
 from scorer.archive import MAX_FORMAT_VERSION, format_version
 from scorer.runtime import check_runtime
+
+TINY_VIT = {
+    "library": "timm",
+    "name": "vit_tiny_patch16_224",
+    "kwargs": {"embed_dim": 48, "depth": 1, "num_heads": 3},
+}
+RESNET = {
+    "library": "timm",
+    "name": "resnet18",
+    "kwargs": {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 8]},
+}
 
 
 def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> None:

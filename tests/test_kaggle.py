@@ -1,4 +1,4 @@
-"""The Kaggle notebook runs headless: two processes until the time is up, then one to the end."""
+"""The Kaggle notebook without a browser: two processes until the time is up, then one to the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTEBOOK = ROOT / "notebooks" / "kaggle_train.ipynb"
 
 @pytest.fixture
 def kaggle(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with Kaggle's two, and this repository and a tiny mix as inputs."""
+    """A folder with Kaggle's input and working folders; the repository and a tiny mix are inputs."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "guie").symlink_to(ROOT)
     (tmp_path / "input" / "guie-mix").symlink_to(toy_manifest.parent)
@@ -42,7 +42,7 @@ def kaggle(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def session(folder: Path) -> str:
-    """Run all cells; what they printed."""
+    """Run all cells, and return what they printed."""
     spec = importlib.util.spec_from_file_location("notebooks_run", ROOT / "notebooks" / "run.py")
     runner = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(runner)
@@ -70,8 +70,7 @@ def test_two_sessions(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (kaggle / "working" / "submission" / "submission.zip").is_file()
 
 
-def test_the_wheels_are_of_the_requirements() -> None:
-    """What the notebook installs is what everybody installs, and what these need."""
+def test_the_wheels_are_those_of_the_requirements() -> None:
     listed = (ROOT / "notebooks" / "kaggle_wheels.txt").read_text().splitlines()
     required = (ROOT / "requirements/base.txt").read_text()
     for line in listed:
@@ -79,7 +78,7 @@ def test_the_wheels_are_of_the_requirements() -> None:
             assert line in required, line
 
 
-def test_its_inputs_are_named_alike_everywhere() -> None:
+def test_its_inputs_have_one_name_everywhere() -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     text = "".join(cell.source for cell in cells)
     text += (ROOT / "configs" / "kaggle.yaml").read_text()

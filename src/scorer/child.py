@@ -1,4 +1,4 @@
-"""The process of a submitted model, which answers the requests of `scorer.process`.
+"""What the process of a submitted model does with it: the only part that imports PyTorch.
 
 Shape legend: B images of one size, H height, W width, C channels.
 """
@@ -11,7 +11,6 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +25,17 @@ from scorer.runtime import check_runtime, refuse_file_access
 NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
 
 
-def serve(requests: Connection, path: Path, memory_bytes: int, threads: int | None) -> None:
-    """Answer requests until the scorer closes the pipe.
-
-    A request names a method of `Model` and its arguments. The answer is the method's value, or a
-    `Violation` for whatever the model raises.
+class Model:
+    """The submitted file, and the module once it is loaded.
 
     Args:
-        memory_bytes: limit in addition to PyTorch's own memory; it does not hold on a GPU.
+        memory_bytes: limit in addition to PyTorch's own memory, on a CPU.
         threads: to compute with; None for PyTorch's default.
     """
-    if threads:
-        torch.set_num_threads(threads)
-    model = Model(path, memory_bytes)
-    with suppress(EOFError, BrokenPipeError):
-        while True:
-            name, arguments = requests.recv()
-            try:
-                answer = getattr(model, name)(*arguments)
-            except Violation as fault:
-                answer = fault
-            except Exception as error:  # PyTorch raises many types
-                text = str(error).lower()
-                lacks = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
-                answer = Violation(one_line(error), "out_of_memory" if lacks else "")
-            requests.send(answer)
 
-
-class Model:
-    """The submitted file, and the module once it is loaded."""
-
-    def __init__(self, path: Path, memory_bytes: int) -> None:
+    def __init__(self, path: Path, memory_bytes: int, threads: int | None) -> None:
+        if threads:
+            torch.set_num_threads(threads)
         self.path = path
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -64,6 +43,17 @@ class Model:
         self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
         if not self.on_gpu:
             self.limit = _limit_memory(memory_bytes)
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method by name; return its value, or a `Violation` for whatever the model raises."""
+        try:
+            return getattr(self, name)(*arguments)
+        except Violation as fault:
+            return fault
+        except Exception as error:  # PyTorch raises many types
+            text = str(error).lower()
+            lacks = isinstance(error, MemoryError) or any(sign in text for sign in NO_MEMORY)
+            return Violation(one_line(error), "out_of_memory" if lacks else "")
 
     def about(self) -> tuple[str, str, str, dict[str, Any]]:
         """Return type and name of the device, PyTorch's version, and the limit of memory."""

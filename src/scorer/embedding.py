@@ -102,20 +102,15 @@ class Progress:
     Args:
         key: all that embeddings depend on, except the image: submission, version of torch, device. A
             file with another key is ignored.
-
-    Raises UserError if the file is damaged.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key, self.saved = path, key, time.monotonic()
         self.rows: dict[str, np.ndarray] = {}  # by `Manifest.key`: (D + COSTS,), float64
         if path.exists():
-            try:
-                with np.load(path) as file:
-                    if str(file["key"]) == key:
-                        self.rows = dict(zip(file["images"].tolist(), file["rows"], strict=True))
-            except Exception as error:  # NumPy raises many types
-                raise UserError(f"{path}: damaged ({one_line(error)}); delete it") from error
+            with np.load(path) as file:
+                if str(file["key"]) == key:
+                    self.rows = dict(zip(file["images"].tolist(), file["rows"], strict=True))
 
     def save(self) -> None:
         """Write the file, by a temporary one; remove it if there is no row."""
@@ -220,13 +215,7 @@ def _embed_missing(
 def _embed_batch(
     process: ModelProcess, batch: list[Decoded], differences: list[float]
 ) -> list[np.ndarray]:
-    """Embed images of one size as one batch; return a row of `Progress` for each.
-
-    Args:
-        differences: of --fast, the differences of batches to single images, to which this adds until PROVEN.
-
-    Raises Violation naming the image; UserError if a batch gives other answers.
-    """
+    """Embed images of one size; return a row of `Progress` for each. Add to `differences` until PROVEN."""
     images_BHW3 = np.stack([image.pixels_HW3 for image in batch])
     try:
         kind, answers, seconds = process.embed(images_BHW3)

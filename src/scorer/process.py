@@ -11,7 +11,9 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ CONTEXT.set_forkserver_preload(["torch", "torch.utils.flop_counter"])
 
 @dataclass
 class Limits:
-    """Limits of a submission: memory in addition to PyTorch's own, threads, seconds.
+    """Limits of a submission; see `child.Model` for memory and threads.
 
-    Attributes: `threads`, None for PyTorch's default; `deadline`, by the clock of `time.monotonic`.
+    Attributes: `deadline`, by the clock of `time.monotonic`.
     """
 
     memory_bytes: int = 16 * 2**30
@@ -41,14 +43,6 @@ class Limits:
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.total_seconds
-
-    @property
-    def of_time(self) -> dict[str, Any]:
-        """The limits of time for score.json."""
-        return {
-            "time_per_image": {"held": True, "how": f"{self.image_seconds:g} s"},
-            "time": {"held": True, "how": f"{self.total_seconds / 3600:g} h in total"},
-        }
 
 
 class ModelProcess:
@@ -125,9 +119,12 @@ class ModelProcess:
         self.process.join()
 
 
-def _serve(requests: Any, path: Path, limits: Limits) -> None:
-    """Run in the new process: import PyTorch only there."""
+def _serve(requests: Connection, path: Path, limits: Limits) -> None:
+    """Answer requests in the new process until the scorer closes the pipe: a method and its arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scorer handles Ctrl-C, and ends this process
-    from scorer.child import serve
+    from scorer import child  # imports PyTorch
 
-    serve(requests, path, limits.memory_bytes, limits.threads)
+    model = child.Model(path, limits.memory_bytes, limits.threads)
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            requests.send(model.answer(*requests.recv()))

@@ -1,4 +1,4 @@
-"""Helper processes: who may end them, and that they never outlive whom they help."""
+"""Child processes: which signals end them, and that they never outlive their parent."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def helper(ready: object) -> None:
     time.sleep(60)
 
 
-def main_process(method: str, message: object) -> None:
-    """Starts a helper, tells its number, and stays."""
+def main_process(method: str, pid: object) -> None:
+    """Start a helper, send its process number, and sleep."""
     context = multiprocessing.get_context(method)
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
     child.start()
     ready.wait(300)
-    message.send(child.pid)
+    pid.send(child.pid)
     time.sleep(60)
 
 
-def test_it_heeds_its_parent_and_nobody_else() -> None:
+def test_only_its_parent_ends_it() -> None:
     context = multiprocessing.get_context("spawn")  # NumPy's threads start before the helper
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
@@ -48,15 +48,15 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
     assert child.exitcode == 128 + signal.SIGTERM
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's death on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_no_orphan_stays(method: str) -> None:
+def test_it_ends_with_its_parent(method: str) -> None:
     context = multiprocessing.get_context(method)
-    message, tells = context.Pipe(duplex=False)
-    parent = context.Process(target=main_process, args=(method, tells))
+    received, sent = context.Pipe(duplex=False)
+    parent = context.Process(target=main_process, args=(method, sent))
     parent.start()
-    assert message.poll(300)
-    pid = message.recv()
+    assert received.poll(300)
+    pid = received.recv()
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
     assert until(lambda: is_gone(pid))
@@ -70,7 +70,7 @@ def look(event: object, busy: object) -> None:
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
-    """Of Python's own events, every other one stays locked."""
+    """Half of Python's own events stay locked."""
     own = context(method)
     for _ in range(8 if method == "fork" else 1):
         event, busy = own.Event(), own.RawValue("b", False)
@@ -78,7 +78,7 @@ def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
         reader.start()
         try:
             assert until(lambda busy=busy: busy.value, 300)  # it imports torch
-        finally:  # it never ends of itself
+        finally:  # it never ends by itself
             reader.kill()
             reader.join()
         assert not event.is_set()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -15,39 +14,21 @@ from guie.base.devices import make_accelerator
 from guie.base.slow_bf16 import Float32Products, float32_products
 
 
-@contextmanager
-def cpu(bf16: bool) -> Iterator[None]:
-    """A CPU that has instructions for bf16 or not."""
-    with pytest.MonkeyPatch.context() as patch:
-        operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: bf16)
-        patch.setattr(torch.ops, "mkldnn", operations)
-        patch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-        yield
-
-
 @pytest.mark.parametrize("gradients", [True, False])
 def test_products_are_rounded_float32_products(gradients: bool) -> None:
     torch.manual_seed(0)
     linear, conv = nn.Linear(64, 32), nn.Conv2d(3, 8, 3)
     flat_ND, image_BCHW = torch.randn(16, 64).bfloat16(), torch.randn(2, 3, 8, 8).bfloat16()
     for layer, x in ((linear, flat_ND), (conv, image_BCHW)):
-        layer.bfloat16()
+        expected = layer.bfloat16().float()(x.float())
         with torch.set_grad_enabled(gradients), Float32Products():
-            y = layer(x)
-        expected = layer.float()(x.float()).bfloat16()
-        assert y.dtype == torch.bfloat16 and torch.equal(y, expected)
+            assert torch.equal(layer(x.float()), expected)  # float32 stays as it is
+            y = layer.bfloat16()(x)
+        assert y.dtype == torch.bfloat16 and torch.equal(y, expected.bfloat16())
     one_BND, other_BDM = torch.randn(2, 4, 16).bfloat16(), torch.randn(2, 16, 8).bfloat16()
     with torch.inference_mode(not gradients), Float32Products():
         expected = (one_BND.float() @ other_BDM.float()).bfloat16()
         assert torch.equal(one_BND @ other_BDM, expected)
-
-
-def test_float32_stays_as_it_is() -> None:
-    x_ND = torch.randn(16, 64)
-    layer = nn.Linear(64, 32)
-    plain = layer(x_ND)
-    with Float32Products():
-        assert torch.equal(layer(x_ND), plain)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv2_050"])
@@ -75,10 +56,13 @@ def test_gradients_are_as_near_to_float32_as_those_of_torch(name: str) -> None:
     ("supported", "precision"), [(True, "bf16"), (False, "bf16"), (False, "no")]
 )
 def test_only_where_the_cpu_needs_it(
-    supported: bool, precision: str, capsys: pytest.CaptureFixture[str]
+    supported: bool, precision: str, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
     accelerator = make_accelerator(mixed_precision=precision)
-    with cpu(supported), float32_products(accelerator):
+    operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
+    monkeypatch.setattr(torch.ops, "mkldnn", operations)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    with float32_products(accelerator):
         modes = torch.utils._python_dispatch._len_torch_dispatch_stack()
     needed = precision == "bf16" and not supported
     assert modes == int(needed)

@@ -1,21 +1,21 @@
-"""The card's picture of the answer, from a scoring made by hand."""
+"""What the card shows of the neighbours found, from a scoring written by hand."""
 
 from __future__ import annotations
 
 import json
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from PIL import Image
 
 import export
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
-from guie.export.answers import Answers, read_answers
+from guie.export.answers import read_answers
 from guie.export.card import file_facts
 
 # query, its neighbours nearest first with their distances; `toys/b|x` is a class with a bar in its name
@@ -33,58 +33,40 @@ FACTS: dict[str, Any] = {
     "validation": None, "composition": None,
     "torchscript": {"runtime": "1.11", "written_by": "2", "format": 9, "parity": [], "tolerance": 1e-5},
 }  # fmt: skip
+SCORE: dict[str, Any] = {
+    "verdict": "keeps_the_contract", "device": "cpu", "seconds_per_image": {"total": 0.004},
+    "images_with_exif_rotation": 2, "mean": {"mmp_at_5": 0.4, "r_at_1": 0.5}, "pooled": {"mmp_at_5": 0.45},
+    "domains": {"cars": {"mmp_at_5": 0.6}, "toys": {"mmp_at_5": 0.2}, "none": {"mmp_at_5": None}},
+}  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A submission's folder, scored, and a manifest `m.csv` with images beside it."""
-    rows = [
-        {
-            **{"image_path": f"{name}.png", "label": CLASSES[name[0]]},
-            **{"domain": CLASSES[name[0]].partition("/")[0], "split": "test", "role": "both"},
-        }
-        for name in FOUND
-    ]
-    pd.DataFrame(rows).to_csv(tmp_path / "m.csv", index=False)
+    """The folder of a scored submission, next to a manifest `m.csv` and its images."""
+    lines = ["image_path,label,domain,split,role"]
     for name in FOUND:
+        label = CLASSES[name[0]]
+        lines.append(f"{name}.png,{label},{label.partition('/')[0]},test,both")
         Image.new("RGB", (8, 8), "teal").save(tmp_path / f"{name}.png")
+    (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
     submission = tmp_path / "s"
     submission.mkdir()
     with zipfile.ZipFile(submission / "submission.zip", "w") as archive:
         archive.writestr("saved_model.pt", "a model")
     made = file_facts(submission / "submission.zip")
-    domains = {"cars": {"mmp_at_5": 0.6}, "toys": {"mmp_at_5": 0.2}, "none": {"mmp_at_5": None}}
-    score = {
-        **{"verdict": "keeps_the_contract", "submission": made, "device": "cpu"},
-        **{
-            "domains": domains,
-            "mean": {"mmp_at_5": 0.4, "r_at_1": 0.5},
-            "pooled": {"mmp_at_5": 0.45},
-        },
-        **{"seconds_per_image": {"total": 0.004}, "images_with_exif_rotation": 2},
-    }
-    (submission / "score.json").write_text(json.dumps(score))
+    (submission / "score.json").write_text(json.dumps({**SCORE, "submission": made}))
     (submission / "export.json").write_text(json.dumps({**FACTS, "file": made}))
-    found = [
-        {
-            **{"query": f"{query}.png", "rank": rank, "image_path": f"{name}.png"},
-            **{"distance": distance, "relevant": int(name[0] == query[0])},
-            **{"counted": int(query[0] != "c")},
-        }
-        for query, neighbours in FOUND.items()
-        for rank, (name, distance) in enumerate(neighbours, 1)
-    ]
-    table = pd.DataFrame(found).assign(submission=made["sha256"])
-    table.to_csv(submission / "score.neighbours.csv", index=False)
+    lines = ["query,rank,image_path,distance,relevant,counted,submission"]
+    for query, neighbours in FOUND.items():
+        for rank, (name, distance) in enumerate(neighbours, 1):
+            marks = f"{int(name[0] == query[0])},{int(query[0] != 'c')},{made['sha256']}"
+            lines.append(f"{query}.png,{rank},{name}.png,{distance},{marks}")
+    (submission / "score.neighbours.csv").write_text("\n".join(lines) + "\n")
     return submission
 
 
-def answers(folder: Path) -> Answers:
-    return read_answers(folder, load_manifest(folder.with_name("m.csv")), "test")
-
-
 def test_answers_are_summarised(folder: Path) -> None:
-    found = answers(folder)
+    found = read_answers(folder, load_manifest(folder.with_name("m.csv")), "test")
     assert found.first["query"].tolist() == ["a0.png", "a1.png", "a2.png", "b0.png", "b1.png"]
     (worst,) = found.worst_classes().itertuples()
     assert (worst.label, worst.queries, worst.taken_for) == ("cars/a", 3, "toys/b")
@@ -98,6 +80,8 @@ def test_answers_are_summarised(folder: Path) -> None:
     assert found.mistakes()["query"].unique().tolist() == ["a2.png", "b0.png"]
     examples = found.examples()["query"].unique()
     assert len(examples) == 2 and "c0.png" not in examples
+    perfect = replace(found, neighbours=found.neighbours.assign(relevant=1))
+    assert perfect.worst_classes().empty and perfect.mistakes().empty
 
 
 def test_the_card_has_pictures_and_what_it_cannot_do(folder: Path) -> None:
@@ -119,36 +103,27 @@ def test_the_card_has_pictures_and_what_it_cannot_do(folder: Path) -> None:
     assert "answers.png" not in (folder / "card.md").read_text()
 
 
-def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
-    def change(**values: Any) -> None:
-        score = json.loads((folder / "score.json").read_text())
-        (folder / "score.json").write_text(json.dumps(score | values))
-
-    path = folder / "score.neighbours.csv"
-    neighbours = path.read_text()
-    path.write_text(
-        re.sub(",[0-9a-f]{64}", ",bb", neighbours)
-    )  # of a scoring of another file since
-    with pytest.raises(
-        UserError, match=r"neighbours.csv: belongs to another submission.zip; score it"
-    ):
-        answers(folder)
-    path.write_text(neighbours.replace("b1.png", "z.png", 1))
-    with pytest.raises(UserError, match=r"neighbours.csv: line 9: z.png is not in the test split"):
-        answers(folder)
-    change(submission={"sha256": "bb"})
-    with pytest.raises(UserError, match="belongs to another submission.zip; score it again"):
-        answers(folder)
-    change(verdict="crash")
-    with pytest.raises(UserError, match="crash: there are no answers"):
-        answers(folder)
-    (folder / "score.json").unlink()
-    with pytest.raises(UserError, match=r"score.json: no such file; score.py writes it"):
-        answers(folder)
-
-
-def test_an_image_that_is_gone_is_named(folder: Path) -> None:
-    for name in FOUND:
-        (folder.parent / f"{name}.png").unlink()
-    with pytest.raises(UserError, match=r"\.png"):
+@pytest.mark.parametrize(
+    ("file", "pattern", "replacement", "says"),
+    [
+        (
+            *("score.neighbours.csv", ",[0-9a-f]{64}", ",bb"),
+            "neighbours.csv: belongs to another submission.zip; score it again",
+        ),
+        ("score.neighbours.csv", "b1.png", "z.png", "csv: line 9: z.png is not in the test split"),
+        ("score.json", "[0-9a-f]{64}", "bb", "belongs to another submission.zip; score it again"),
+        ("score.json", "keeps_the_contract", "crash", "crash: there are no answers"),
+        ("score.json", None, "", "score.json: no such file; score.py writes it"),
+        ("../a0.png", None, "", r"a0\.png"),
+    ],
+)
+def test_a_folder_without_such_answers_is_refused(
+    file: str, pattern: str | None, replacement: str, says: str, folder: Path
+) -> None:
+    if pattern is None:
+        (folder / file).unlink()
+    else:
+        changed = re.sub(pattern, replacement, (folder / file).read_text())
+        (folder / file).write_text(changed)
+    with pytest.raises(UserError, match=says):
         export.main(["--kaggle", str(folder), "--manifest", str(folder.with_name("m.csv"))])

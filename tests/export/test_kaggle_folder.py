@@ -1,4 +1,4 @@
-"""A submission's folder for Kaggle's client, and the log of scores: nothing is sent anywhere."""
+"""A submission's folder for Kaggle's client, and the log of scores; nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -36,11 +36,8 @@ def made(folder: Path, model: bytes, score: float = 0.5) -> Path:
     facts = file_facts(folder / "submission.zip")
     models = [{"run": {"name": "demo"}}, {"run": {"name": "other"}}]
     write_json(folder / "export.json", {"file": facts, "models": models, "source": "runs/demo"})
-    scores = {
-        "pooled": {"mmp_at_5": score},
-        "public": {"mmp_at_5": 0.4},
-        "private": {"mmp_at_5": None},
-    }
+    values = {"pooled": score, "public": 0.4, "private": None}
+    scores = {name: {"mmp_at_5": value} for name, value in values.items()}
     write_json(folder / "score.json", {"submission": facts, **scores})
     return folder
 
@@ -49,33 +46,20 @@ def call(folder: Path, *words: str) -> None:
     export.main(["--kaggle", str(folder), *words])
 
 
-def test_the_folder_is_ready_and_the_dry_run_says_so(
-    folder: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_folder_is_ready_for_the_client(folder: Path, capsys: pytest.CaptureFixture) -> None:
     call(folder, "--user", "me")
     printed = capsys.readouterr().out
-    for words in (
-        "to upload: submission.zip",
-        "kaggle datasets create -p",
-        "-k me/guie-demo-submit",
-    ):
-        assert words in printed
-    assert "to upload: kernel-metadata.json" not in printed  # which the client keeps back
-    kernel = json.loads((folder / "kernel-metadata.json").read_text())
-    assert kernel["dataset_sources"] == ["me/guie-demo"] and kernel["enable_internet"] == "false"
-    nbformat.validate(nbformat.read(folder / "submit.ipynb", as_version=4))
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-
-
-def test_the_metadata_agree_as_the_client_demands(folder: Path) -> None:
-    call(folder, "--user", "me")
+    assert "to upload: submission.zip" in printed and "kaggle datasets create -p" in printed
+    assert "-k me/guie-demo-submit" in printed
+    assert "to upload: kernel-metadata.json" not in printed  # which the client does not upload
     dataset, kernel = (
         json.loads((folder / f"{kind}-metadata.json").read_text()) for kind in ("dataset", "kernel")
     )
-    assert dataset["title"] and dataset["licenses"]
-    assert kernel["dataset_sources"] == [dataset["id"]]
+    assert dataset["title"] and dataset["licenses"] and dataset["id"] == "me/guie-demo"
+    assert kernel["dataset_sources"] == [dataset["id"]] and kernel["enable_internet"] == "false"
     assert kernel["id"] == f"me/{kernel['title'].replace(' ', '-')}"
-    assert (folder / kernel["code_file"]).is_file()
+    nbformat.validate(nbformat.read(folder / kernel["code_file"], as_version=4))
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("name", ["submission.zip", "saved_model.pt"])
@@ -87,10 +71,8 @@ def test_the_notebook_copies_the_submission_packed_or_not(
     source, working = tmp_path / "input/a-data-set", tmp_path / "working"
     source.mkdir(parents=True)
     working.mkdir()
-    with zipfile.ZipFile(folder / "submission.zip") as archive:
-        model = archive.read("saved_model.pt")
     if name == "saved_model.pt":
-        (source / name).write_bytes(model)
+        (source / name).write_bytes(b"a model")
     else:
         shutil.copy(folder / name, source)
     cells = nbformat.read(folder / "submit.ipynb", as_version=4).cells
@@ -99,27 +81,7 @@ def test_the_notebook_copies_the_submission_packed_or_not(
     subprocess.run([sys.executable, "-c", code], env=os.environ | places, check=True)
     with zipfile.ZipFile(working / "submission.zip") as archive:
         assert archive.namelist() == ["saved_model.pt"]
-        assert archive.read("saved_model.pt") == model
-
-
-def test_another_archive_than_the_exported_one_is_refused(folder: Path) -> None:
-    with (folder / "submission.zip").open("ab") as file:
-        file.write(b" ")
-    with pytest.raises(UserError, match="not the file in export.json"):
-        call(folder, "--user", "me")
-    (folder / "submission.zip").unlink()
-    with pytest.raises(UserError, match="submission.zip: no such file; export.py makes it"):
-        call(folder, "--user", "me")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("--user", "Me!"), ("--user", ""), ("--user", "me", "--slug", "x"), ("--leaderboard", "61.2")],
-)
-def test_names_and_scores_that_cannot_be_are_refused(words: tuple[str, ...], folder: Path) -> None:
-    with pytest.raises(UserError):
-        call(folder, *words)
-    assert not (folder.parent / "log.csv").exists()
+        assert archive.read("saved_model.pt") == b"a model"
 
 
 def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
@@ -128,7 +90,7 @@ def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
     assert not log.with_suffix(".png").exists()
     call(folder, "--leaderboard", "0.612", "0.618")
     call(made(folder.parent / "next", b"another", score=0.6), "--leaderboard", "0.7")
-    call(folder)  # what was entered stays
+    call(folder)  # the scores that were entered stay
     first, second = read_log(log)
     assert (first["name"], first["config"], first["local"]) == ("demo", "demo + other", "0.5000")
     assert (first["leaderboard_public"], first["leaderboard_private"]) == ("0.612", "0.618")
@@ -137,60 +99,49 @@ def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
     assert log.with_suffix(".png").stat().st_size > 1000
 
 
-def test_a_name_of_a_folder_cannot_run_in_a_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    """Its commands are meant to be pasted."""
-    parent = tmp_path / "$(touch PWN)"
-    for name in ("sub x'; touch PWN; '", "a\ntouch PWN\n"):
-        folder = made(parent / name, name.encode())
-        call(folder, "--user", "me", "--slug", "guie-demo")
-        printed = capsys.readouterr().out.partition("To upload it:\n")[2]
-        *commands, _ = printed.removesuffix("\n").split("\n")
-        assert len(commands) == 3
-        script = "kaggle() { printf '%s\\0' \"$@\"; }\n" + "\n".join(commands)
-        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-        words = done.stdout.split("\0")
-        assert words.count(str(folder)) == 2 and words[-2] == name
-    assert not list(tmp_path.rglob("PWN")) and not done.stderr
-    with pytest.raises(UserError, match="no export.json; `export.py --out '.*touch PWN.*'` makes"):
-        call(parent)
+def test_printed_commands_can_be_pasted(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    name = "sub x'; touch PWN; '$(touch PWN)"
+    folder = folder.rename(folder.with_name(name))
+    call(folder, "--user", "me", "--slug", "guie-demo")
+    commands = capsys.readouterr().out.partition("To upload it:\n")[2].splitlines()[:-1]
+    script = "kaggle() { printf '%s\\0' \"$@\"; }\n" + "\n".join(commands)
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True)
+    words = done.stdout.split("\0")
+    assert len(commands) == 3 and words.count(str(folder)) == 2 and words[-2] == name
+    assert not (folder / "PWN").exists() and not done.stderr
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "words"),
+    ("file", "text", "words", "says"),
     [
-        ("export.json", "{}", "export.json: not in the format of export.py; run it again"),
-        ("export.json", "[]", "export.json: not a JSON object; export.py makes it"),
-        ("export.json", "{", "export.json: not JSON: .*; export.py makes it"),
-        ("score.json", "{}", "score.json: not in the format of score.py; run it again"),
-        ("../log.csv", "", "log.csv: cannot be read"),
-        ("../log.csv", "date,name\n", "log.csv: its first line must be date,name,sha256"),
-        ("../log.csv", HEADER + ",,,,,,,,,\n", "log.csv:2: 10 columns where the header has 9"),
-        ("../log.csv", HEADER + 'd,n,s,c,"0,61",,,,\n', "log.csv:2: local '0,61' is not a number"),
+        ("export.json", None, "", "no export.json; `export.py --out .*` makes a submission"),
+        ("export.json", "{}", "", "export.json: not in the format of export.py; run it again"),
+        ("export.json", "[]", "", "export.json: not a JSON object; export.py makes it"),
+        ("export.json", "{", "", "export.json: not JSON: .*; export.py makes it"),
+        ("score.json", "{}", "", "score.json: not in the format of score.py; run it again"),
+        ("score.json", '{"submission": {"sha256": "0"}}', "", "another submission.zip; run score"),
+        ("../log.csv", "", "", "log.csv: cannot be read"),
+        ("../log.csv", "date,name\n", "", "log.csv: its first line must be date,name,sha256"),
+        ("../log.csv", HEADER + ",,,,,,,,,\n", "", "log.csv:2: 10 columns where the header has 9"),
+        ("../log.csv", HEADER + 'd,n,s,c,"0,61",,,,\n', "", "log.csv:2: local '0,61' is not a num"),
+        ("submission.zip", "other", "--user me", "submission.zip: is not the file in export.json"),
+        ("submission.zip", None, "--user me", "no such file; export.py makes it"),
+        ("", "", "--user Me!", "'Me!': a Kaggle name has only a-z, 0-9"),
+        ("", "", "--user me --slug x", "--slug x: must have 6 to 43 characters, not 1"),
+        ("", "", "--leaderboard 61.2", "--leaderboard 61.2: must be between 0 and 1"),
     ],
 )
-def test_files_that_somebody_has_changed_are_refused_in_one_line(
-    file: str, text: str, words: str, folder: Path
+def test_a_folder_or_a_log_with_a_fault_is_refused(
+    file: str, text: str | None, words: str, says: str, folder: Path
 ) -> None:
-    (folder / file).write_text(text)
-    with pytest.raises(UserError, match=words) as refused:
-        call(folder)
-    assert "\n" not in str(refused.value) and (folder / file).read_text() == text
-
-
-def test_a_submission_is_a_file(folder: Path) -> None:
-    (folder / "submission.zip").unlink()
-    os.mkfifo(folder / "submission.zip")
-    with pytest.raises(UserError, match="submission.zip: not a regular file"):
-        call(folder)
-
-
-def test_a_score_of_another_file_is_refused(folder: Path) -> None:
-    score = json.loads((folder / "score.json").read_text())
-    write_json(folder / "score.json", score | {"submission": {"sha256": "0"}})
-    with pytest.raises(UserError, match="another submission.zip; run score.py again"):
-        call(folder)
+    if text is None:
+        (folder / file).unlink()
+    elif file:
+        (folder / file).write_text(text)
+    with pytest.raises(UserError, match=says) as refused:
+        call(folder, *words.split())
+    assert "\n" not in str(refused.value)
+    assert file == "../log.csv" or not (folder.parent / "log.csv").exists()
 
 
 def test_the_drawing_has_each_submission_by_name() -> None:

@@ -1,10 +1,9 @@
-"""Submissions that answer by more than the image: each knows how to look honest while it is checked.
+"""Submissions that answer by more than the image: each looks honest while it is checked.
 
-The fixture's manifest lists four classes of four images one after another, so that who knows how many
-images came before knows the class. Images of data sets are told from the scorer's own by their size.
+The fixture's manifest lists four classes of four images one after another, so a model that knows how many
+images came before knows the class. It recognises images of data sets by their size.
 """
 
-import io
 import json
 import zipfile
 from pathlib import Path
@@ -12,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from scorer_toys import arguments, rewritten, torchscript_bytes, write_submission
+from scorer_toys import arguments, for_1_11, toy, write_submission
 
 import score
 from scorer import embedding
 from scorer.errors import Violation
 from scorer.runtime import refuse_file_access
 
-SLOTS = 64  # the last one is written to by whoever only looks
+SLOTS = 64  # a call that only reads writes to the last one
 SEEN, BATCHES, FIRST = torch.zeros(SLOTS), torch.zeros(1), torch.tensor([0])
 REPLAYED = torch.rand(SLOTS, generator=torch.Generator().manual_seed(7))
 
@@ -49,7 +48,7 @@ def is_of_a_data_set(images: torch.Tensor) -> bool:
 
 @torch.jit.script
 def images_before(images: torch.Tensor) -> int:
-    """How many other pictures were seen before this one was seen first."""
+    """How many other images were seen before this one was first seen."""
     colour = images.float().mean().reshape(1)
     colours = seen(torch.tensor([63]), torch.zeros(1))
     if not bool(((colours - colour).abs() < 1e-9).any()):
@@ -58,28 +57,25 @@ def images_before(images: torch.Tensor) -> int:
 
 
 class KnowsTheOrder(torch.nn.Module):
-    """Answers by how many images came before; and as it did before, when it is asked again."""
+    """Answers by how many images came before; a repeated image gets its first answer.
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = torch.zeros(1, 16)
-        if is_of_a_data_set(images):
-            found[0, images_before(images) // 4] = 1.0
-        return found
+    With a large constant number, the rest of the answer is far below the tolerance for rounding.
+    """
 
-
-class HidesInRounding(torch.nn.Module):
-    """Knows the order too, and says so far below the rounding of a number that is always the same."""
+    def __init__(self, constant: float = 0.0, size: float = 1.0) -> None:
+        super().__init__()
+        self.constant, self.size = constant, size
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         found = torch.zeros(1, 17)
-        found[0, 16] = 1e6
+        found[0, 16] = self.constant
         if is_of_a_data_set(images):
-            found[0, images_before(images) // 4] = 0.4
+            found[0, images_before(images) // 4] = self.size
         return found
 
 
 class Sleeps(torch.nn.Module):
-    """Honest for the first ten images, so that few that are asked for again would show nothing."""
+    """Honest for the first ten images, so a repeated sample of few images would show nothing."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         found = images.float().mean([2, 3])
@@ -89,7 +85,7 @@ class Sleeps(torch.nn.Module):
 
 
 class LooksAtItsBatch(torch.nn.Module):
-    """With --fast: honest for the batches that are proven, then drawn to the mean of what came along."""
+    """With --fast: honest for the batches that are compared, then drawn to the mean of the batch."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         found = images.float().mean([2, 3])
@@ -99,7 +95,7 @@ class LooksAtItsBatch(torch.nn.Module):
 
 
 class CountsByTheGenerator(torch.nn.Module):
-    """Draws random numbers from a seed of its own: which one comes says how many came before."""
+    """Draws random numbers from its own seed: the next one shows how many images came before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +115,7 @@ class CountsByTheGenerator(torch.nn.Module):
 
 
 class ReadsLabels(torch.nn.Module):
-    """Finds its own size in a table that it reads from the disk."""
+    """Looks up the image's size in a table that it reads from the disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -142,19 +138,21 @@ def scored(module: torch.nn.Module, manifest: Path, *words: str) -> dict:
     return json.loads(out.read_text())
 
 
-@pytest.mark.parametrize("module", [KnowsTheOrder(), Sleeps()], ids=lambda m: type(m).__name__)
-def test_what_a_model_remembers_in_hiding_shows_in_a_fresh_process(manifest, module):
+@pytest.mark.parametrize(
+    ("module", "detail"),
+    [
+        (KnowsTheOrder(), "answers among other images and in a fresh process differ by"),
+        (Sleeps(), "answers among other images and in a fresh process differ by"),
+        (KnowsTheOrder(1e6, 0.4), "of the neighbours of images differ"),
+    ],
+    ids=["order", "sleeps", "rounding"],
+)
+def test_a_hidden_memory_shows_in_a_fresh_process(manifest, module, detail):
     result = scored(module, manifest)
     assert result["verdict"] == "depends_on_order", result.get("pooled")
     *earlier, last = result["checks"]
     assert all(check["passed"] for check in earlier), "it is honest while it is checked"
-    assert "answers among other images and in a fresh process differ by" in last["detail"]
-
-
-def test_what_passes_for_rounding_must_find_the_same_neighbours(manifest):
-    result = scored(HidesInRounding(), manifest)
-    assert result["verdict"] == "depends_on_order"
-    assert "of the neighbours of images differ" in result["checks"][-1]["detail"]
+    assert detail in last["detail"]
 
 
 def test_a_batch_is_compared_with_single_images_to_the_end(manifest, monkeypatch):
@@ -178,52 +176,42 @@ def test_labels_cannot_be_read(manifest):
     assert "operators that read or write files: from_file" in result["checks"][-1]["detail"]
 
 
-class Plain(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.relu(images)
+READS = "return torch.from_file('x', False, 4)"
 
 
 def written_by_hand(folder: Path, lines: str, upper: bool = False) -> Path:
-    """A TorchScript archive in whose code other lines stand, and that PyTorch loads all the same."""
+    """A TorchScript archive with other lines of code, which PyTorch loads all the same."""
     path = folder / "saved_model.pt"
-    with (
-        zipfile.ZipFile(io.BytesIO(rewritten(torchscript_bytes(Plain()), {}))) as old,
-        zipfile.ZipFile(path, "w") as new,
-    ):
-        for name in old.namelist():
-            content = old.read(name).replace(b"return torch.relu(images)", lines.encode())
+    path.write_bytes(for_1_11(toy("torch.relu(images)")))
+    with zipfile.ZipFile(path) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, content in members.items():
             if upper:
                 name = name.replace("code/", "CODE/").replace(".py", ".PY")
-            new.writestr(name, content)
+            new.writestr(name, content.replace(b"return torch.relu(images)", lines.encode()))
     torch.jit.load(str(path))
     return path
 
 
+@pytest.mark.parametrize("upper", [False, True])  # PyTorch finds records in any case
 @pytest.mark.parametrize(
     "lines",
     [
-        "return torch.from_file('x', False, 4)",
+        READS,
         "f = torch.from_file\n    return f('x', False, 4)",
         "return getattr(torch, 'from_file')('x', False, 4)",
         "t = ops\n    return t.aten.from_file('x', False, 4)",
         "torch.save(images, 'x')\n    return images",
     ],
 )
-def test_file_access_is_found_by_whatever_name_it_goes(tmp_path, lines):
+def test_file_access_is_found_in_every_spelling(tmp_path, lines, upper):
     with pytest.raises(Violation, match="operators that read or write files: (from_file|save)"):
-        refuse_file_access(written_by_hand(tmp_path, lines))
-
-
-READS = "return torch.from_file('x', False, 4)"
-
-
-def test_code_is_found_in_any_case(tmp_path):
-    with pytest.raises(Violation, match="read or write files"):
-        refuse_file_access(written_by_hand(tmp_path, READS, upper=True))
+        refuse_file_access(written_by_hand(tmp_path, lines, upper))
 
 
 def test_a_second_list_of_records_deceives_nobody(tmp_path):
-    """Python's zipfile takes the list right before the end record, PyTorch the one that this names."""
+    """Python's zipfile takes the list right before the end record, PyTorch the one that it names."""
     path = written_by_hand(tmp_path, READS)
     guilty = path.read_bytes()
     innocent = written_by_hand(tmp_path, "return images".ljust(len(READS))).read_bytes()

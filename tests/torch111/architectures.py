@@ -1,6 +1,6 @@
-"""The libraries' architectures, built small and random: what the exporter must carry over.
+"""Small random models of the libraries' architectures, which the exporter must support.
 
-FAMILIES are the kinds of transformer that configs/ names, CONVOLUTIONS those of convolutional networks:
+FAMILIES are the transformers that configs/ names, CONVOLUTIONS the convolutional networks.
 tests/models/test_families.py compares them with the real ones and exports them.
 """
 
@@ -65,7 +65,7 @@ def _clip_backbone(
 
 @timm.models.register_model
 def pe_core_small(pretrained: bool = False, **kwargs: object) -> nn.Module:
-    """Known to timm by this name, for open_clip hands it no sizes."""
+    """Registered in timm, because open_clip passes no sizes."""
     small = {"img_size": 40, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 2}
     return timm.create_model("vit_pe_core_tiny_patch16_384", **small, **kwargs)
 
@@ -82,16 +82,16 @@ def _convolutions(name: str, size_px: int = 40, **small: object) -> Callable[[],
 
 
 def _stirred(backbone: Backbone) -> Backbone:
-    """All weights moved by noise: new layer scales are 1e-5, and a block behind them does nothing."""
+    """Add noise to all weights: new layer scales are 1e-5, and a block after them does nothing."""
     with torch.no_grad():
         for parameter in backbone.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return backbone
 
 
-INCEPTION_PX = 75  # of fewer its last maps would be empty
+INCEPTION_PX = 75  # with fewer, its last maps would be empty
 
-# What the configs name, in small: two blocks, images of 5 x 5 patches.
+# Two blocks, images of 5 x 5 patches
 FAMILIES: dict[str, Callable[[], Backbone]] = {
     "open_clip ViT": _clip_backbone(),
     "open_clip ViT, pooled": _clip_backbone("pooled"),
@@ -108,7 +108,6 @@ FAMILIES: dict[str, Callable[[], Backbone]] = {
     "timm C-RADIOv4": _timm_backbone("vit_so400m_patch16_radio_v4"),
     "timm EVA02-CLIP": _timm_backbone("eva02_large_patch14_clip_336"),
 }
-# What the configs name besides, in small.
 CONVOLUTIONS: dict[str, Callable[[], Backbone]] = {
     "timm ResNet": _convolutions("resnet50", layers=(1, 1, 1, 1), channels=(8, 8, 8, 8)),
     "timm ResNet of two convolutions": _convolutions(
@@ -130,7 +129,7 @@ def _overlapping(build: Callable[[], Backbone]) -> Callable[[], Backbone]:
     return overlapping
 
 
-# Others that people may take.
+# Others that people may choose:
 # name -> (builder of the tower, image side in pixels; odd where padding depends on it)
 OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "open_clip ViT, attentional pooling": (

@@ -1,13 +1,12 @@
-"""Does what we export run in PyTorch 1.11 itself, and give the same numbers?
+"""Compare exported models in PyTorch 1.11 itself with current PyTorch.
 
     python tests/torch111/check.py --cache ~/.cache/guie/torch-1.11
     python tests/torch111/check.py --cache ... submissions/demo/submission.zip
 
-Downloads the 1.11 wheel once (750 MB), compiles load.cpp against its libtorch, compares the
-package's operator list with the runtime's, then exports every architecture in architectures.py, each
-with the next way to fit an image into a square, its matrices in fp32 and in fp16, then every kind of
-composition in compositions.py, and compares the embeddings: a table, with the largest difference. Given
-submissions, it compares those instead with what today's PyTorch makes of them.
+It downloads the 1.11 wheel once (750 MB), compiles load.cpp against its libtorch, and compares the
+scorer's operator list with the runtime's. Then it exports every architecture in architectures.py, in fp32
+and in fp16, and every ensemble in compositions.py. It prints a table with the largest differences of
+embeddings. With submissions, it compares those instead.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 
 import compositions
@@ -28,7 +27,7 @@ from compact import compact
 from runtime import compiled, fetched, runtime_embeddings
 from torch import Tensor, nn
 
-from guie.data.preprocess import Preprocess
+from guie.data.preprocess import AnyPreprocess, Preprocess
 from guie.export.operators import check_operators
 from guie.export.parity import odd_sizes
 from guie.export.torchscript import downgrade, package
@@ -51,9 +50,7 @@ def main() -> None:
     failed = compact(schemas.stdout.splitlines()) != ours
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")
     with tempfile.TemporaryDirectory(dir=args.cache.expanduser()) as folder:
-        pairs = chain(exported(folder), composed(folder))
-        if args.submissions:
-            pairs = chain(submitted(args.submissions, folder))
+        pairs = submitted(args.submissions, folder) if args.submissions else exported(folder)
         print("| model | image | weights | bytes | loads | largest difference |")
         print("|---|---|---|---|---|---|")
         for words, model, path, size_px in pairs:
@@ -66,34 +63,33 @@ def main() -> None:
 
 
 def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
-    """Every architecture twice: in words, the eager model, the exported file, the image side."""
+    """Yield every architecture twice, and every ensemble: words, eager model, file, image side in px."""
     for name, fit in zip(ARCHITECTURES, cycle(("squash", "pad", "crop")), strict=False):
         encoder, size_px = build(name)
         preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3, fit)
-        path = Path(folder, "saved_model.pt")
         for half in (False, True):  # which rounds the encoder's own weights, so it comes last
-            package(encoder, preprocess, path, half)
-            downgrade(path)
-            for problem in check_operators(path):
-                print(f"      {problem}")
+            path = written(encoder, preprocess, folder, half)
             words = f"{name} | {fit} | {'fp16' if half else 'fp32'}"
             yield words, ExportModule(preprocess, encoder), path, size_px
-
-
-def composed(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
-    """Every kind of composition, as `exported`."""
     for number, name in enumerate(compositions.KINDS):
-        model, path, half = compositions.build(name), Path(folder, "saved_model.pt"), number % 2 > 0
-        package(model.embedder, model.preprocess, path, half)
-        downgrade(path)
-        for problem in check_operators(path):
-            print(f"      {problem}")
-        words = f"composition: {name} | its own | {'fp16' if half else 'fp32'}"
+        model, half = compositions.build(name), number % 2 > 0
+        path = written(model.embedder, model.preprocess, folder, half)
+        words = f"ensemble: {name} | its own | {'fp16' if half else 'fp32'}"
         yield words, model.scored, path, model.preprocess.size_px
 
 
+def written(encoder: nn.Module, preprocess: AnyPreprocess, folder: str, half: bool) -> Path:
+    """Export the model for 1.11; print what the operator check finds."""
+    path = Path(folder, "saved_model.pt")
+    package(encoder, preprocess, path, half)
+    downgrade(path)
+    for problem in check_operators(path):
+        print(f"      {problem}")
+    return path
+
+
 def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
-    """Each submission: in words, the model as today's PyTorch loads it, its file, an image side."""
+    """Yield each submission: words, the model in current PyTorch, its file, an image side in px."""
     for submission in submissions:
         with zipfile.ZipFile(submission) as archive:
             path = Path(archive.extract("saved_model.pt", folder))
@@ -101,13 +97,13 @@ def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Mo
 
 
 def compare(loader: Path, model: nn.Module, path: Path, size_px: int) -> float:
-    """Largest difference of the embeddings over noise of odd sizes; infinite if 1.11 refuses."""
+    """Return the largest difference of embeddings over noise of odd sizes; infinite if 1.11 fails."""
     images = noise(size_px)
     return difference_to(answers(model, images), loader, path, images)
 
 
 def noise(size_px: int) -> list[Tensor]:
-    """uint8 (H, W, 3) of odd sizes."""
+    """Return uint8 images (H, W, 3) of odd sizes."""
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)
@@ -116,13 +112,13 @@ def noise(size_px: int) -> list[Tensor]:
 
 
 def answers(model: nn.Module, images: list[Tensor]) -> Tensor:
-    """(N, D) of today's PyTorch."""
+    """Return the embeddings by current PyTorch, (N, D)."""
     with torch.inference_mode():
         return torch.cat([model(image.permute(2, 0, 1).unsqueeze(0)) for image in images])
 
 
 def difference_to(expected_ND: Tensor, loader: Path, path: Path, images: list[Tensor]) -> float:
-    """Of what 1.11 answers; infinite if it refuses the file."""
+    """Return the largest difference to the embeddings by 1.11; infinite if it fails."""
     try:
         found_ND = runtime_embeddings(loader, path, images)
     except subprocess.CalledProcessError as error:

@@ -1,6 +1,6 @@
-"""PyTorch 1.11 itself: its wheel, a program compiled against its libtorch, what that makes of a file.
+"""PyTorch 1.11 itself: its wheel, a program compiled against its libtorch, and a file's embeddings there.
 
-Nothing of it is installed: pip only downloads the wheel (750 MB), into a folder of the caller's.
+Nothing is installed: pip only downloads the wheel (750 MB) into a folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHEEL = "torch-1.11.0-cp310-cp310-manylinux1_x86_64.whl"
 
 
 def fetched(cache: Path) -> Path:
-    """The wheel's headers and CPU libraries, unpacked in the cache folder."""
+    """Return the folder of the wheel's headers and CPU libraries, unpacked in the cache."""
     cache.mkdir(parents=True, exist_ok=True)
     if not (cache / WHEEL).exists():
         where = ["--python-version", "3.10", "--platform", "manylinux1_x86_64", "-d", str(cache)]
@@ -35,26 +35,21 @@ def fetched(cache: Path) -> Path:
 
 
 def compiled(libtorch: Path) -> Path:
-    """load.cpp as a program, built again when its source is newer."""
+    """Return the program of load.cpp, compiled if its source is newer."""
     program = libtorch.parent / "load"
     if not program.exists() or program.stat().st_mtime < SOURCE.stat().st_mtime:
         include, lib = libtorch / "include", libtorch / "lib"
         # The wheel is built with the C++ ABI of before GCC 5.
         flags = ["-std=c++14", "-O1", "-D_GLIBCXX_USE_CXX11_ABI=0", "-w"]
         headers = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
-        libraries = [
-            f"-L{lib}",
-            "-Wl,-rpath,$ORIGIN/torch/lib",
-            "-Wl,--no-as-needed",
-            "-ltorch_cpu",
-            "-lc10",
-        ]
+        paths = [f"-L{lib}", "-Wl,-rpath,$ORIGIN/torch/lib"]
+        libraries = [*paths, "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
         subprocess.run(["g++", *flags, *headers, SOURCE, "-o", program, *libraries], check=True)
     return program
 
 
 def runtime_embeddings(loader: Path, path: Path, images_HWC: list[Tensor]) -> Tensor:
-    """(N, D) from the file at `path`, in libtorch 1.11."""
+    """Return the embeddings by the file at `path` in libtorch 1.11, (N, D)."""
     sent, received = path.with_name("images.bin"), path.with_name("embeddings.bin")
     with sent.open("wb") as file:
         for image in images_HWC:

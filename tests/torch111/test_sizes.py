@@ -1,4 +1,4 @@
-"""Files above 2 and 4 GiB in PyTorch 1.11 itself; skipped where it has not been fetched."""
+"""Files above 2 and 4 GiB in PyTorch 1.11 itself; skipped if it was not downloaded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def loader() -> Path:
     if not (CACHE / WHEEL).is_file():
-        pytest.skip("PyTorch 1.11 is not here: `make torch111` fetches it")
+        pytest.skip("no PyTorch 1.11: `make torch111` downloads it")
     return compiled(fetched(CACHE))
 
 
 def exported(encoder: Encoder, size_px: int, path: Path) -> ExportModule:
-    """The file as it is submitted, of an encoder that takes this size; what it must answer."""
+    """Write the file as it is submitted; return the model whose embeddings it must give."""
     preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3, "squash")
     package(encoder, preprocess, path)
     downgrade(path)

@@ -38,7 +38,7 @@ def whole_number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
-def corners_of(text: str) -> Corners:
+def corners(text: str) -> Corners:
     """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
     match [whole_number(side.strip()) for side in text.split(",")]:
         case [int() as left, int() as top, int() as right, int() as bottom]:
@@ -130,11 +130,3 @@ def host_name(text: str) -> str:
             f"{text[:40]}: must be a host name without a port, such as photos.example"
         )
     return text.lower()
-
-
-def corners(text: str) -> Corners:
-    """Parse a box, as `corners_of` does."""
-    try:
-        return corners_of(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -60,8 +60,6 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
         except FileNotFoundError:
             link = f"{'' if place == path else f'{place} is '}a link that points nowhere"
             return f"{path}: {link if place.is_symlink() else f'no such {what}'}"
-        except ValueError:  # a NUL, which YAML can write
-            return f"{str(path)!r}: not a valid file name"
         except OSError as error:
             return f"{path}: {os.strerror(error.errno or 0)}"
         if not stat.S_ISDIR(mode) and (place != path or (folder and not either)):

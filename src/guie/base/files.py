@@ -12,7 +12,6 @@ import shlex
 import shutil
 import socket
 import stat
-import string
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +27,6 @@ from guie.base.errors import DISK_FULL, UserError, why_unreadable
 
 PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
-PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 
 # Characters that break files with one label per line, and terminals. Not a raw string: pandas may pass it
 # to Arrow, whose regular expressions do not know \u
@@ -37,20 +35,15 @@ CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 STORE = "GUIE_STORE"  # folder of computed rows, on a disk or in a bucket
 
 WAIT_S = 0.5  # for a lock
-HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # content of a lock file
-HOLDER_CHARS = 300
 
 
 def cache_folder() -> Path:
-    """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
-
-    Never a folder of images or manifests, which may belong to somebody else.
-    """
+    """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`."""
     return local_path(os.environ.get("GUIE_CACHE") or "runs/.cache")
 
 
 def rows_folder() -> Path:
-    """Return the folder of the computed rows of images: $GUIE_STORE, by default the cache's."""
+    """Return the folder of the computed rows of images: `GUIE_STORE`, by default the cache."""
     return Path(os.environ.get(STORE) or cache_folder())
 
 
@@ -59,13 +52,7 @@ def refuse_special(path: str | Path) -> None:
 
     Links are followed. A missing file passes; its reader reports it.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return
-    except ValueError:  # a NUL, which YAML can write
-        raise UserError(f"{str(path)!r}: not a valid file name") from None
-    if not stat.S_ISREG(mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path}: not a regular file")
 
 
@@ -142,15 +129,8 @@ def shown(name: str) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """Quote a path as one word of a printed shell command.
-
-    Control characters, which a terminal would obey, are escaped as $'...' (bash, zsh).
-    """
-    text = str(path)
-    if text.isprintable():
-        return shlex.quote(text)
-    letters = (chr(byte) for byte in os.fsencode(text))
-    return "$'" + "".join(c if c in PLAIN else f"\\{ord(c):03o}" for c in letters) + "'"
+    """Quote a path as one word of a printed shell command."""
+    return shlex.quote(str(path))
 
 
 @contextmanager
@@ -303,12 +283,12 @@ def held(path: Path, taken: str, remedy: str, wait_s: float = WAIT_S) -> Iterato
     """Hold the lock of a file, created if absent, and yield the file.
 
     Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
-    Raises UserError (`taken`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
-    if the file system has no locks, and if the file is not a lock file.
+    Raises UserError (`taken`, the holder, `remedy`) if another process holds it for `wait_s` seconds, and
+    if the file system has no locks.
     """
     _make_folder(path)
     until = time.monotonic() + wait_s
-    with path.open("a+", encoding="utf-8", errors="replace") as file:
+    with path.open("a+", encoding="utf-8") as file:
         file.seek(0)
         while True:
             try:
@@ -321,9 +301,6 @@ def held(path: Path, taken: str, remedy: str, wait_s: float = WAIT_S) -> Iterato
             except OSError as error:
                 why = f"{error.strerror}; use a folder on a disk that has locks"
                 raise UserError(f"{path}: cannot be locked: {why}") from None
-        file.seek(0)
-        if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):
-            raise UserError(f"{path}: needed as a lock file, but holds other content; move it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()

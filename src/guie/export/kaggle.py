@@ -137,13 +137,8 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
 
 
 def enter_log(folder: Path, log: Path, leaderboard: list[float] | None) -> None:
-    """Add the submission to the log, or update its row, and plot local scores against the leaderboard's.
-
-    Raises UserError if the plot would replace a file of another program.
-    """
+    """Add the submission to the log, or update its row, and plot local scores against the leaderboard's."""
     plot = log.with_suffix(".png")
-    if plot.exists() and not log.exists():
-        raise UserError(f"{plot}: would be replaced; give another --log")
     row, rows = log_row(folder, leaderboard), read_log(log)
     known = next((old for old in rows if old["sha256"] == row["sha256"]), None)
     if known is None:

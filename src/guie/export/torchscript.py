@@ -26,6 +26,26 @@ from guie.models.ensemble import Ensemble
 from guie.models.opening import ExportModule
 from scorer.archive import MAX_FORMAT_VERSION
 
+# Current PyTorch writes format 10 if gelu is called (it gained an argument, which `check_operators`
+# checks), else down to 4. Low versions are in another record.
+VERSION_RECORDS = ("version", ".data/version")
+# Upper bound for the rest of a file: code, headers, padding.
+REST_BYTES = 2**24
+# Values that mean "too large for this field": the ZIP64 record has the number.
+ZIP64 = 2**32 - 1
+ZIP64_RECORDS = 2**16 - 1
+# PyTorch's writer aligns every record, so that its reader can memory-map a tensor.
+ALIGNMENT_BYTES = 64
+CHUNK_BYTES = 2**20
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END_ZIP64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_VERSION, _VERSION_ZIP64 = 20, 45
+_MIDNIGHT, _FIRST_DAY = 0, 33  # of 1980: the bytes do not depend on the time of writing
+
 
 class Widened(nn.Module):
     """Convert stored fp16 weights to fp32 for use."""
@@ -144,22 +164,6 @@ _PORTABLE = {
 }
 
 
-# Values that mean "too large for this field": the ZIP64 record has the number.
-ZIP64 = 2**32 - 1
-ZIP64_RECORDS = 2**16 - 1
-# PyTorch's writer aligns every record, so that its reader can memory-map a tensor.
-ALIGNMENT_BYTES = 64
-CHUNK_BYTES = 2**20
-
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_END_ZIP64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR = struct.Struct("<4sIQI")
-_VERSION, _VERSION_ZIP64 = 20, 45
-_MIDNIGHT, _FIRST_DAY = 0, 33  # of 1980: the bytes do not depend on the time of writing
-
-
 class StoredZip:
     """Write uncompressed zip records in sequence, then their directory (`close`).
 
@@ -222,13 +226,6 @@ def _padding(start: int) -> bytes:
     """Return an extra field (id "FB", as in PyTorch) that aligns the data after it."""
     length = -(start + 4) % ALIGNMENT_BYTES
     return b"FB" + struct.pack("<H", length) + b"Z" * length
-
-
-# Current PyTorch writes format 10 if gelu is called (it gained an argument, which `check_operators`
-# checks), else down to 4. Low versions are in another record.
-VERSION_RECORDS = ("version", ".data/version")
-# Upper bound for the rest of a file: code, headers, padding.
-REST_BYTES = 2**24
 
 
 def package(

@@ -22,7 +22,7 @@ import gradio as gr
 from PIL import Image, ImageDraw
 from starlette.middleware import Middleware
 
-from guie.base.arguments import corners_of
+from guie.base.arguments import corners
 from guie.base.errors import UserError
 from guie.base.network import OwnHosts, host_name
 from guie.base.processes import usable_cores
@@ -68,7 +68,7 @@ class Page:
         """Decode an upload, or a part of it. Raises UserError."""
         with self._decoding:
             picture = picture_of(Path(path).read_bytes(), self.searcher.index.facts.decode)
-        return cropped(picture, corners_of(part) if part.strip() else None)
+        return cropped(picture, corners(part) if part.strip() else None)
 
     def shown(self, image_path: str, about: str, region: Sequence[float] | None = None) -> Shown:
         """Return the pixels of an image of the index, without the metadata of its file, and a caption."""
