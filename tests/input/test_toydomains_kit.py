@@ -1,22 +1,11 @@
-"""What the domains draw with: outlines, pens, solids."""
+"""What the domains draw with: pens and solids."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from toydomains.kit.outline import homography, projective, rect, smooth
 from toydomains.kit.pen import Pen
 from toydomains.kit.solid import Camera, bounds, box, paint
-
-
-def test_a_homography_takes_four_points_to_four_points():
-    source, target = rect(0, 0, 1, 2), np.array([(3, 1), (9, 2), (8, 12), (2, 9)], float)
-    assert np.allclose(projective(homography(source, target))(source), target)
-
-
-def test_a_smooth_curve_passes_through_its_points():
-    points = np.array([(0, 0), (2, 1), (3, 4), (-1, 2)], float)
-    assert np.allclose(smooth(points, steps=5)[::5], points)
 
 
 def test_text_fills_its_box():
