@@ -174,6 +174,14 @@ def default_commit() -> str:
     return "HEAD" if git("status", "--porcelain", "--", "src", "configs", "input") else "HEAD~1"
 
 
+def copy_tree(folder: Path, *within: str) -> None:
+    """Copy the files of the working tree that git does not ignore."""
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", *within)
+    for name in filter(lambda name: (REPOSITORY / name).is_file(), names.split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
+
+
 @contextmanager
 def both_sides(commit: str) -> Iterator[tuple[Side, Side]]:
     """COMMIT, and a copy of the working tree as it is now, so that it may be edited meanwhile."""
@@ -181,13 +189,7 @@ def both_sides(commit: str) -> Iterator[tuple[Side, Side]]:
     with tempfile.TemporaryDirectory(prefix="guard-") as scratch:
         roots = Path(scratch).resolve() / "then", Path(scratch).resolve() / "now"
         then, now = (root / "tree" for root in roots)
-        ours = ("--cached", "--others", "--exclude-standard", "src", "configs", "input")
-        for file in filter(
-            Path.is_file, map(REPOSITORY.joinpath, git("ls-files", *ours).split("\n"))
-        ):
-            copied = now / file.relative_to(REPOSITORY)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, copied)
+        copy_tree(now, "src", "configs", "input")
         git("worktree", "add", "--quiet", "--detach", str(then), name)
         try:
             yield Side(name, then, roots[0], older=True), Side("the working tree", now, roots[1])

@@ -32,15 +32,17 @@ def test_without_a_gpu_one_line_refuses(capsys: pytest.CaptureFixture[str]) -> N
     assert line.startswith("make gpu: torch sees no GPU, so nothing was tested")
 
 
-def test_benchmarks_are_runs_that_card_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "options"), on_gpu.BENCHMARKS)
+def test_benchmarks_are_runs_that_card_takes(
+    model: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(on_gpu.ROOT)
-    for benchmark in on_gpu.BENCHMARKS:
-        _, script, *words = benchmark.command
-        assert Path(script).is_file()
-        settings = [word for flag, word in zip(words, words[1:], strict=False) if flag == "--set"]
-        config = load_config(words[words.index("--config") + 1], RunConfig, settings)
-        assert config.model.backbone.name == benchmark.model
-        assert "full" in [stage.name for stage in config.stages]
+    _, script, *words = on_gpu.command_of(model, options)
+    assert Path(script).is_file()
+    settings = [word for flag, word in zip(words, words[1:], strict=False) if flag == "--set"]
+    config = load_config(words[words.index("--config") + 1], RunConfig, settings)
+    assert config.model.backbone.name == model
+    assert "full" in [stage.name for stage in config.stages]
 
 
 def test_each_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +65,10 @@ def test_the_goal_is_compared_and_no_time_is_said(monkeypatch: pytest.MonkeyPatc
     now = iter([0.0, 10.0, 580.0])
     monkeypatch.setattr(on_gpu.time, "monotonic", lambda: next(now))
     ran, broke, late, goal = on_gpu.measured(600.0)
-    assert ran == ("ViT-H-14", "ok", "share of a matrix product 0.41")
+    shown = "share of a matrix product 0.41"
+    assert ran == ("ViT-H-14 --batch 32 --batch 64 --batch 128", "ok", shown)
     assert (broke.verdict, broke.detail) == ("FAILED", "ValueError: no")
-    assert (late.verdict, late.what) == ("not run", "ViT-H-14 --set compile=true")
+    assert (late.verdict, late.what) == ("not run", " ".join(on_gpu.BENCHMARKS[2]))
     assert (goal.verdict, goal.detail) == ("missed", "best 0.41")
 
 
