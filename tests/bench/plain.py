@@ -122,12 +122,6 @@ def plain_loop(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarr
 
 
 def by_train(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarray:
-    clock, train_mode = Clock(args.steps), training_loop.train_mode
-
-    def timed(*given: object) -> None:
-        clock.step_begins()
-        train_mode(*given)
-
     model = timm_model("vit_tiny_patch16_224", SIZE_PX) | {"head": {"dim": DIM}}
     model["image"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
     config = {
@@ -143,7 +137,18 @@ def by_train(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarray
             "augment": {"fit": "squash", "flip": 0.5},
         },
     }
-    path = manifest.with_name("plain.yaml")
+    return timed_training(manifest.parent, config, args.steps)
+
+
+def timed_training(folder: Path, config: dict, steps: int) -> np.ndarray:
+    """Wall and CPU seconds of train.py from step WARM_UP to this one."""
+    clock, train_mode = Clock(steps), training_loop.train_mode
+
+    def timed(*given: object) -> None:
+        clock.step_begins()
+        train_mode(*given)
+
+    path = folder / "timed.yaml"
     path.write_text(to_yaml(config), encoding="utf-8")
     with mock.patch.object(training_loop, "train_mode", timed):
         train.main(["--config", str(path), "--overwrite"])
