@@ -139,10 +139,10 @@ def noticed_by(tests: list[str], folder: Path, timeout_s: float) -> str:
     options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     environment = os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    said, code = run_within(command, folder, environment, timeout_s)
+    output, code = run_within(command, folder, environment, timeout_s)
     if code is None:
         return f"more than {timeout_s:.0f} s"
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if code and not failed:
         return f"exit code {code}"
     return failed[0].split()[1].split("::")[-1] if failed else ""

@@ -72,9 +72,9 @@ def tested(seconds: float) -> list[Outcome]:
     """Run tests/gpu; each failed one is an outcome, all others are another."""
     words = ["-m", "pytest", "tests/gpu", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=8"]
     words += ["-n", str(min(8, usable_cores()))]
-    said, code = _run([sys.executable, *words], seconds)
-    failures = [Outcome(*one) for one in failed(said)]
-    counts = re.findall(r"\d+ passed[^\n]*", said)
+    output, code = _run([sys.executable, *words], seconds)
+    failures = [Outcome(*one) for one in failed(output)]
+    counts = re.findall(r"\d+ passed[^\n]*", output)
     if code is None:
         failures.append(Outcome("tests/gpu", "FAILED", f"stopped after {seconds:.0f} s"))
     elif code and not failures:
@@ -82,10 +82,10 @@ def tested(seconds: float) -> list[Outcome]:
     return [*failures, Outcome("tests/gpu, the others", "ok", counts[-1])] if counts else failures
 
 
-def failed(said: str) -> Iterator[tuple[str, str, str]]:
+def failed(output: str) -> Iterator[tuple[str, str, str]]:
     """Yield each failed test in pytest's short summary, with its message."""
     for name, message in re.findall(
-        r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", said, re.M
+        r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", output, re.M
     ):
         yield name, "FAILED", message
 
@@ -96,22 +96,22 @@ def command_of(model: str, options: str) -> list[str]:
 
 
 def measured(ends: float) -> Iterator[Outcome]:
-    """Run the benchmarks while there is time, and say whether the goal is reached."""
+    """Run the benchmarks while there is time, and compare the best with the goal."""
     best = 0.0
     for model, options in BENCHMARKS:
         title, left = f"{model} {options}", ends - time.monotonic()
         if left < 30:
             yield Outcome(title, "not run", "no time was left; raise --minutes")
             continue
-        said, code = _run(command_of(model, options), min(LONGEST_S, left))
-        found = shares(said)
+        output, code = _run(command_of(model, options), min(LONGEST_S, left))
+        found = shares(output)
         if model == "ViT-H-14":
             best = max([best, *found])
         shown = f"share of a matrix product {', '.join(f'{share:.2f}' for share in found)}"
         if code is None:
             yield Outcome(title, "not run", f"stopped by the time limit; {shown}")
         elif code or not found:
-            lines = [line for line in said.splitlines() if line.strip()]
+            lines = [line for line in output.splitlines() if line.strip()]
             yield Outcome(title, "FAILED", lines[-1] if lines else f"code {code}")
         else:
             yield Outcome(title, "ok", shown)
@@ -119,9 +119,9 @@ def measured(ends: float) -> Iterator[Outcome]:
     yield Outcome(f"goal: {GOAL} of a matrix product by ViT-H/14", reached, f"best {best:.2f}")
 
 
-def shares(said: str) -> list[float]:
+def shares(output: str) -> list[float]:
     """Return the column `of product` of card.py's table of steps."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
     heads = next((row for row in rows if "of product" in row), [])
     steps = [row for row in rows if heads and len(row) == len(heads) and row[0].isdigit()]
     found = [row[heads.index("of product")] for row in steps]
@@ -159,11 +159,11 @@ def run_within(
         start_new_session=True,
     )
     try:
-        said, code = process.communicate(timeout=seconds)[0], process.returncode
+        output, code = process.communicate(timeout=seconds)[0], process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)  # with its own processes
-        said, code = process.communicate()[0], None
-    return said.decode(errors="replace"), code
+        output, code = process.communicate()[0], None
+    return output.decode(errors="replace"), code
 
 
 if __name__ == "__main__":

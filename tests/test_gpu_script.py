@@ -1,4 +1,4 @@
-"""What `make gpu` says: without a GPU, of failures, and of the tables that benchmarks print."""
+"""What `make gpu` prints: without a GPU, after failures, from the tables of benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE = """
 | images embedded at once | images/s | from files |
 | 8                       | 4,353    | 38.2       |
 """
-SAID = """
+OUTPUT = """
 FAILED tests/gpu/test_a.py::test_x[SAM, EMA] - AssertionError: 1 - 2
 ERROR tests/gpu/test_b.py::test_y
 2 failed, 3 passed in 4.00s
@@ -46,7 +46,7 @@ def test_benchmarks_are_runs_that_card_takes(
 
 
 def test_each_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_gpu, "_run", lambda command, seconds: (SAID, 1))
+    monkeypatch.setattr(on_gpu, "_run", lambda command, seconds: (OUTPUT, 1))
     outcomes = on_gpu.tested(300)
     assert outcomes[:2] == [
         ("tests/gpu/test_a.py::test_x[SAM, EMA]", "FAILED", "AssertionError: 1 - 2"),
@@ -73,6 +73,6 @@ def test_the_goal_is_compared_and_no_time_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_command_is_stopped_in_time() -> None:
-    said, code = on_gpu._run([sys.executable, "-c", "print('begun'); raise SystemExit(3)"], 60)
-    assert (said, code) == ("begun\n", 3)
+    output, code = on_gpu._run([sys.executable, "-c", "print('begun'); raise SystemExit(3)"], 60)
+    assert (output, code) == ("begun\n", 3)
     assert on_gpu._run([sys.executable, "-c", "import time; time.sleep(600)"], 1)[1] is None

@@ -1,4 +1,4 @@
-"""The guard sees what differs, wherever it stands, and nothing else; and says what it left out."""
+"""The guard finds each difference, and names what it left out."""
 
 from __future__ import annotations
 

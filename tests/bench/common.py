@@ -181,7 +181,7 @@ def photographs(folder: Path, count: int, side: int) -> list[Path]:
 
 
 def manifest_of(files: Sequence[Path]) -> Manifest:
-    """Write a manifest of training images of one class beside the files, and read it."""
+    """Write a manifest of training images of one class in the folder of the files, and read it."""
     rows = pd.DataFrame({"image_path": [file.name for file in files], "label": "d/l"})
     path = files[0].with_name("m.csv")
     rows.assign(domain="d", split="train", role="train").to_csv(path, index=False)

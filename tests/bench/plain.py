@@ -41,14 +41,14 @@ SIZE_PX, DIM, MARGIN_RAD, SCALE = 112, 64, 0.3, 30.0
 
 
 class Clock:
-    """Wall and CPU seconds of this process and its children, from step WARM_UP to the last."""
+    """Wall and CPU seconds of this process and its children, from step `warm_up` to the last."""
 
-    def __init__(self, steps: int):
-        self.steps, self.begun = steps, 0
+    def __init__(self, steps: int, warm_up: int = WARM_UP):
+        self.steps, self.warm_up, self.begun = steps, warm_up, 0
 
     def step_begins(self) -> None:
         """Call it as each step begins; the last step is not counted."""
-        if self.begun == WARM_UP:
+        if self.begun == self.warm_up:
             self.began = self._now()
         self.begun += 1
         if self.begun == self.steps:
@@ -140,9 +140,9 @@ def by_train(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarray
     return timed_training(manifest.parent, config, args.steps)
 
 
-def timed_training(folder: Path, config: dict, steps: int) -> np.ndarray:
-    """Wall and CPU seconds of train.py from step WARM_UP to this one."""
-    clock, train_mode = Clock(steps), training_loop.train_mode
+def timed_training(folder: Path, config: dict, steps: int, warm_up: int = WARM_UP) -> np.ndarray:
+    """Wall and CPU seconds of train.py from step `warm_up` to this one."""
+    clock, train_mode = Clock(steps, warm_up), training_loop.train_mode
 
     def timed(*given: object) -> None:
         clock.step_begins()

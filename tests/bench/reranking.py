@@ -56,8 +56,8 @@ def main() -> None:
         find = ExactIndex(unit_TD[index_I]).search
         patches_of = None if patches_TPF is None else lambda places: patches_TPF[index_I[places]]
         reranker = Reranker(unit_TD[index_I], find, methods, patches_of=patches_of)
-        asked = unit_TD[timed_Q], None if patches_TPF is None else patches_TPF[timed_Q]
-        times.append([milliseconds(reranker, *asked) for _ in range(2)])
+        queries = unit_TD[timed_Q], None if patches_TPF is None else patches_TPF[timed_Q]
+        times.append([milliseconds(reranker, *queries) for _ in range(2)])
     rows = [(*row, *ms) for row, ms in zip(compared(ways, search, table), times, strict=True)]
     heads = ["re-ranking", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
     heads += ["ms, first", "ms, again"]

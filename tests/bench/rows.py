@@ -8,7 +8,7 @@ decoded, lists the classes, hashes the rows for a later resume, and loads a firs
 processes. A second start reads the checked table and the places from the cache, mapped from disk. Memory is
 the process's own peak above its imports; mapped files are not counted, as all processes share them.
 
-`store` fills a store of computed rows, 64 numbers each, asks what is missing, and reads rows.
+`store` fills a store of computed rows, 64 numbers each, finds what is missing, and reads rows.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def steps_of_store(count: int, folder: Path) -> Iterator[tuple[str, float]]:
         store.add(states.take(part), rows[: len(part)])
     yield lap("adding them")
     assert len(store.missing(states)) == NEW
-    yield lap("asking what is missing")
+    yield lap("finding what is missing")
     opened = store.open(states, DIM)
     yield lap("opening")
     opened[np.random.default_rng(0).integers(0, count, READ)]

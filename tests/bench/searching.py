@@ -35,7 +35,7 @@ from guie.rows.pictures import Pictures
 from guie.search import updating
 from guie.search.table import VECTOR, Facts, Index
 
-DIM, K, ASKED, CENTRES = 64, 10, 500, 1000
+DIM, K, QUERIES, CENTRES = 64, 10, 500, 1000
 DEPTH, OVER = 200, 20.0  # of HNSW: list of candidates; those re-ranked, over those returned
 UPSERTED = 10_000  # points that Qdrant takes at once
 FIRST = """
@@ -112,8 +112,8 @@ def first(count: int, folder: Path) -> None:
                 f"{updating.measured(index)['recall']:.3f} recall at 10, {facts.dimension} numbers"
             )
         code = [sys.executable, "-c", FIRST.format(dim=DIM), str(folder / "index")]
-        said = subprocess.run(code, capture_output=True, text=True, check=True).stdout
-        rows.append([kind, *map(float, said.split())])
+        output = subprocess.run(code, capture_output=True, text=True, check=True).stdout
+        rows.append([kind, *map(float, output.split())])
     show(["search", "s to the first hit", "s a later query", "GB"], rows)
 
 
@@ -121,8 +121,8 @@ Found = Iterator[tuple[str, str, np.ndarray]]  # engine, kind of vectors, (B, K)
 
 
 def recall(vectors_ND: np.ndarray, folder: Path) -> None:
-    asked = np.sort(np.random.default_rng(1).permutation(len(vectors_ND))[:ASKED])
-    queries_BD = vectors_ND[asked]
+    sampled = np.sort(np.random.default_rng(1).permutation(len(vectors_ND))[:QUERIES])
+    queries_BD = vectors_ND[sampled]
     exact_BK, _ = ExactIndex(vectors_ND).search(queries_BD, K)
     rows = []
     for search in (flat, postgres, qdrant):
@@ -205,8 +205,8 @@ def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, folder: Path) -> Foun
         for rescore in (False, True) if config else (False,):
             more = qd.QuantizationSearchParams(rescore=rescore, oversampling=OVER)
             params = qd.SearchParams(hnsw_ef=DEPTH, quantization=more)
-            asks = (qd.Query.Nearest(query) for query in queries_BD.tolist())
-            found = [shard.search(qd.SearchRequest(one, K, params=params)) for one in asks]
+            queries = (qd.Query.Nearest(query) for query in queries_BD.tolist())
+            found = [shard.search(qd.SearchRequest(one, K, params=params)) for one in queries]
             again = f", {OVER * K:.0f} re-ranked" if rescore else ""
             places_BK = np.array([[point.id for point in points] for points in found])
             yield f"Qdrant, HNSW, ef {DEPTH}", f"{kind}{again}", places_BK

@@ -23,7 +23,7 @@ PATIENCE_S = 120
 
 
 def run(command: list[str], **environment: str) -> None:
-    """Run a command; a failure shows the end of what it said."""
+    """Run a command; a failure shows the end of its output."""
     done = subprocess.run(
         command, env=os.environ | environment, timeout=PATIENCE_S, capture_output=True, text=True
     )

@@ -89,6 +89,6 @@ def test_ctrl_c_ends_all_processes_in_one_line(tmp_path, command):
             assert drawing.poll() is None
         for _ in range(2):  # a terminal sends it to every process of the group
             os.killpg(drawing.pid, signal.SIGINT)
-        said = drawing.stderr.read()
-    assert drawing.returncode == 130 and said.splitlines()[-1] == "interrupted"
-    assert said.count("interrupted") == 1 and "Traceback" not in said
+        errors = drawing.stderr.read()
+    assert drawing.returncode == 130 and errors.splitlines()[-1] == "interrupted"
+    assert errors.count("interrupted") == 1 and "Traceback" not in errors

@@ -42,7 +42,7 @@ def test_solids_hide_one_another_as_rays_say(seed):
     paint(Pen(image, lambda p: (p - (x0, y0)) / (x1 - x0, y1 - y0) * 200), boxes, camera)
     pixels = rng.integers(0, 200, (400, 2))
     flat = (pixels + 0.5) / 200 * (x1 - x0, y1 - y0) + (x0, y0)
-    # A picture point (u, v) lies at depth 0 in camera axes, whose rows are the rotation's.
+    # A picture point (u, v) is at depth 0 in camera axes, whose rows are the rotation's.
     targets = np.column_stack([flat * (1, -1), np.zeros(400)]) @ camera.rotation
     expected = nearest_box(camera.position, targets - camera.position, boxes)
     painted = np.asarray(image)[pixels[:, 1], pixels[:, 0]]
