@@ -31,25 +31,13 @@ class Mean(torch.nn.Module):
         return images_BCHW.float().mean(dim=(2, 3)) * self.factor
 
 
-def save_tensors(path: Path, value: float) -> None:
-    save_file({"a": torch.zeros(3), "b": torch.tensor([1.0, value])}, path)
-
-
 def save_log(path: Path, value: float) -> None:
     lines = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": value}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def save_json(path: Path, value: float) -> None:
-    path.write_text(json.dumps({"mean": {"r_at_1": value}}))
-
-
 def save_table(path: Path, value: float) -> None:
     path.write_text(f"image_path,weight\na.jpg,{value}\n")
-
-
-def save_embeddings(path: Path, value: float) -> None:
-    np.savez(path, image_path=["x", "y"], embedding=np.float32([[0, 1], [1, value]]))
 
 
 def save_parquet(path: Path, value: float) -> None:
@@ -75,11 +63,20 @@ def save_folder(path: Path, value: float) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path, float], None], str]] = {
-    "model.safetensors": (save_tensors, r"b: apart by 1.2e-07 at most"),
+    "model.safetensors": (
+        lambda path, value: save_file({"a": torch.zeros(3), "b": torch.tensor([1.0, value])}, path),
+        "b: apart by 1.2e-07 at most",
+    ),
     "metrics.jsonl": (save_log, r"line 2: loss: 1.0 \| 1.00000011"),
-    "score.json": (save_json, r"mean.r_at_1: 1.0 \| 1.00000011"),
+    "score.json": (
+        lambda path, value: path.write_text(json.dumps({"mean": {"r_at_1": value}})),
+        r"mean.r_at_1: 1.0 \| 1.00000011",
+    ),
     "mix.csv": (save_table, r"line 2: a.jpg,1.0 \| a.jpg,1.00000011"),
-    "E.npz": (save_embeddings, "y: apart by 1.2e-07 at most"),
+    "E.npz": (
+        lambda path, value: np.savez(path, image_path=["x"], embedding=np.float32([[1, value]])),
+        "x: apart by 1.2e-07 at most",
+    ),
     "E.parquet": (save_parquet, "row 2: embedding: apart by 1.2e-07 at most"),
     "model.pt2": (save_program, r"1 x 1: apart by .* \(and 2 more\)"),
     "shard.tar": (save_table, "sha256: "),

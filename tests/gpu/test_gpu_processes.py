@@ -78,37 +78,25 @@ def test_synchronised_statistics_of_one_process(material: Material, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_the_commands_follow_each_other(toy_manifest: Path, tmp_path: Path) -> None:
+def test_the_commands_follow_each_other(
+    toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Train, embed, validate, export, score: each finds its GPU by itself."""
-    mix = kills.with_validation(toy_manifest)
-    train = {
-        "epochs": 0.5,
-        "batch_size": 24,
-        "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 0.1},
-    }
+    monkeypatch.chdir(tmp_path)
+    mix, root = kills.with_validation(toy_manifest), toy_manifest.parent
+    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 0.1}
     model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16}}
-    data = {"manifest": str(mix), "root": str(toy_manifest.parent)}
-    values = {"name": "run", "out": str(tmp_path), "data": data, "model": model, "train": train}
-    (tmp_path / "c.yaml").write_text(to_yaml(values))
-    run([*TRAIN, "--config", str(tmp_path / "c.yaml")])
-    common = ["--manifest", str(mix), "--root", str(toy_manifest.parent)]
-    embeddings, submission = str(tmp_path / "E.npz"), str(tmp_path / "submission")
-    steps = {
-        "embed": [
-            "--model",
-            str(tmp_path / "run"),
-            *common,
-            "--split",
-            "test",
-            "--out",
-            embeddings,
-        ],
-        "validate": ["--embeddings", embeddings, *common, "--split", "test", "--index", "merged"],
-        "export": ["--run", str(tmp_path / "run"), "--out", submission],
-        "score": ["--submission", f"{submission}/submission.zip", *common, "--split", "test"],
-    }
-    steps["validate"] += ["--out", str(tmp_path / "report.json")]
-    steps["score"] += ["--out", str(tmp_path / "score.json")]
-    for script, words in steps.items():
-        run([sys.executable, str(ROOT / f"src/{script}.py"), *words])
-    assert (tmp_path / "score.json").is_file()
+    values = {"name": "run", "out": ".", "data": {"manifest": str(mix), "root": str(root)}}
+    values |= {"model": model, "train": {"epochs": 0.5, "batch_size": 24, "lr": rates}}
+    Path("c.yaml").write_text(to_yaml(values))
+    of_test = f"--manifest {mix} --root {root} --split test"
+    for command in (
+        "train.py --config c.yaml",
+        f"embed.py --model run {of_test} --out E.npz",
+        f"validate.py --embeddings E.npz {of_test} --index merged --out report.json",
+        "export.py --run run --out submission",
+        f"score.py --submission submission/submission.zip {of_test} --out score.json",
+    ):
+        script, *words = command.split()
+        run([sys.executable, str(ROOT / "src" / script), *words])
+    assert Path("score.json").is_file()
