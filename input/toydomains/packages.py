@@ -21,8 +21,8 @@ from toydomains.kit.subject import (
     a,
     chance,
     drawn,
-    group,
     invented,
+    letters,
     one_of,
     real,
 )
@@ -100,7 +100,7 @@ class Package(Subject):
     palette: tuple[str, str, str] = one_of(PALETTES)
     layout: str = one_of(LAYOUTS)
     emblem: str = one_of(tuple(EMBLEMS))
-    lettering: Lettering = group(Lettering)
+    lettering: Lettering = letters()
     high_brand: bool = chance(0.6)
     badge: bool = chance(0.35)
     height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))

@@ -153,6 +153,7 @@ def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, m
         ({"images": 79}, "images: 79 is too few"),
         ({"part": "exam"}, "part: 'exam'"),
         ({"seed": -1}, "seed: -1"),
+        ({"workers": 0}, "workers: 0 is too few"),
         ({"folder": "file"}, "file: is a file"),
     ],
 )
