@@ -135,20 +135,12 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/loader.py
 	$(BIN)/python tests/bench/embedding.py worker
 	$(BIN)/python tests/bench/frozen.py
-	$(BIN)/python tests/bench/loop.py
-	$(BIN)/python tests/bench/saving.py --model vit_small_patch16_224
-	$(BIN)/python tests/bench/worker_memory.py
-	$(BIN)/python tests/bench/shards.py
-	$(BIN)/python tests/bench/compiling.py --batch 8 --steps 7
 	$(BIN)/python tests/bench/adapters.py
 	$(BIN)/python tests/bench/distillation.py
 	$(BIN)/python tests/bench/curation.py
-	$(BIN)/python tests/bench/placeholders.py
 	$(BIN)/python tests/bench/planted.py --images 150 --each 6
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
 	$(BIN)/python tests/bench/searching.py update first
-	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
-	$(BIN)/python tests/bench/report_page.py
 	$(BIN)/python tests/bench/startup.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)

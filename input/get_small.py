@@ -222,35 +222,27 @@ def counts(rows: Sequence[Row]) -> str:
 
 def check_folder(out: Path, rows: Sequence[Row]) -> None:
     """Raise UserError if the folder holds anything but complete domains and their manifest."""
-    images, table = out / "images", out / "manifest.csv"
-    for folder, own in (
-        (out, {"images", "manifest.csv"}),
-        (images, {*DOMAINS, *map(UNFINISHED.format, DOMAINS)}),
-    ):
-        foreign = (
-            sorted(p.name for p in folder.iterdir() if p.name not in own) if folder.exists() else []
+    expected = {row.image_path for row in rows}
+    found = {p.relative_to(out).as_posix() for p in out.rglob("*") if not p.is_dir()}
+    unfinished = tuple(f"images/{UNFINISHED.format(name)}/" for name in DOMAINS)
+    others = found - expected - {"manifest.csv"}
+    if foreign := sorted(name for name in others if not name.startswith(unfinished)):
+        raise UserError(
+            f"{out}: holds {foreign[0]!r}, which this script did not make; move it, or give another"
+            " --out"
         )
-        if foreign:
+    for path in (out / "images" / name for name in DOMAINS):
+        own = {name for name in expected - found if name.startswith(f"images/{path.name}/")}
+        if own and path.exists():
             raise UserError(
-                f"{folder}: holds {foreign[0]!r}, which this script did not make; move it, or give"
-                " another --out"
+                f"{path}: {len(own):,} files are missing, such as {min(own)}; remove the folder to"
+                " build it again"
             )
+    table = out / "manifest.csv"
     if table.exists():
         known = {HEADER, *(row.line for row in rows)}
         if not known.issuperset(table.read_text(encoding="utf-8", errors="replace").splitlines()):
             raise UserError(f"{table}: not written by this script; move it, or give another --out")
-    for name in DOMAINS:
-        folder = images / name
-        if not folder.exists():
-            continue
-        found = {p.relative_to(out).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-        expected = {row.image_path for row in rows if row.domain == name}
-        if found != expected:
-            odd = sorted(found ^ expected)
-            raise UserError(
-                f"{folder}: {len(odd):,} files too many or too few, such as {odd[0]}; remove the"
-                " folder to build it again"
-            )
 
 
 def cairo() -> Any:

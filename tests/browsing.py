@@ -62,7 +62,7 @@ def paged(
         if route.request.url.startswith(HERE):
             route.continue_()
         else:
-            faults.append(f"asked for {route.request.url}")
+            faults.append(f"requested {route.request.url}")
             route.abort()
 
     context.route("**/*", guard)

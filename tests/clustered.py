@@ -1,4 +1,4 @@
-"""Embeddings that other judges score too, and what we say of them."""
+"""Embeddings that other libraries score too, and our scores."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def ours(
 def positives(table: pd.DataFrame) -> np.ndarray:
     """How many the index has of each query, itself not counted."""
     index = table[table["role"] != "query"]["label"].value_counts()
-    asked = table[table["role"] != "index"]
-    counted = index.reindex(asked["label"]).fillna(0).to_numpy()
-    return counted - (asked["role"] == "both").to_numpy()
+    queries = table[table["role"] != "index"]
+    counted = index.reindex(queries["label"]).fillna(0).to_numpy()
+    return counted - (queries["role"] == "both").to_numpy()

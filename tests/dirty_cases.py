@@ -16,8 +16,8 @@ from PIL.Image import Transpose
 
 HEADER = "image_path,label,domain,split,role"
 SIZE = (200, 95)
-# How to lay a picture down so that each EXIF orientation turns it up again.
-LAID = {
+# The transpose that each EXIF orientation undoes.
+TRANSPOSED = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM,
     5: Transpose.TRANSPOSE, 6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_270,
@@ -188,8 +188,8 @@ def _containers() -> dict[str, bytes]:
     for n in range(1, 9):
         exif = Image.Exif()
         exif[0x0112] = n
-        laid = picture.transpose(LAID[n]) if n in LAID else picture
-        found[f"exif_{n}.jpg"] = encoded(laid, "JPEG", quality=95, exif=exif)
+        turned = picture.transpose(TRANSPOSED[n]) if n in TRANSPOSED else picture
+        found[f"exif_{n}.jpg"] = encoded(turned, "JPEG", quality=95, exif=exif)
     return found
 
 

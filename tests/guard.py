@@ -85,11 +85,11 @@ class Side:
         """Draw the images. Raises Fault where that fails."""
         for name, words in PLAN["images"].items():
             drawn = ("--out", f"drawn/{name}", "--workers", "1", *words.split())
-            if said := self.call("-m", "toydomains", *drawn):
-                raise Fault(f"{self.name}: python -m toydomains fails: {said}")
+            if error := self.call("-m", "toydomains", *drawn):
+                raise Fault(f"{self.name}: python -m toydomains fails: {error}")
 
     def do(self, name: str) -> None:
-        """A run of the plan; `failed` tells where it gives nothing."""
+        """A run of the plan; `failed` has those that give nothing."""
         run = PLAN["runs"][name]
         run = run | run.get("then", {}) if self.older else run
         lines = [run["do"]] if isinstance(run["do"], str) else run["do"]
@@ -105,14 +105,14 @@ class Side:
             values = {**PLAN["common"], "name": name, **config} if "stages" in config else config
             (self.folder / f"{name}.yaml").write_text(to_yaml(values), encoding="utf-8")
         for command in commands:
-            if said := self.call(*command):
-                self.failed[name] = f"fails in {self.name}: {said}"
+            if error := self.call(*command):
+                self.failed[name] = f"fails in {self.name}: {error}"
                 return
 
 
-def reason(said: str) -> str:
-    """The line of a script's output that tells why it failed."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()] or ["no word"]
+def reason(output: str) -> str:
+    """The line of a script's output with the reason of its failure."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()] or ["no word"]
     return next((line for line in lines if line.startswith("error:")), lines[-1])
 
 
@@ -121,7 +121,7 @@ def compared(
 ) -> list[Row]:
     """A row for each file of a run, found by the patterns on either side, and each needless `may_differ`."""
     gone = [side.failed[run] for side in (then, now) if run in side.failed]
-    if gone:  # what fails is told first
+    if gone:  # failures come first
         gone = sorted(dict.fromkeys(gone), key=lambda why: why.startswith(LEFT_OUT))
         return [(run, "-", "; ".join(gone))]
     found = {
@@ -159,7 +159,7 @@ def verdict(name: str, then: Side, now: Side, may_differ: MayDiffer, unused: May
 
 
 def git(*words: str) -> str:
-    """What git says. Raises Fault where it fails."""
+    """The output of git. Raises Fault where it fails."""
     done = subprocess.run(["git", "-C", REPOSITORY, *words], capture_output=True, text=True)
     if done.returncode:
         raise Fault(f"git {' '.join(words)}: {reason(done.stderr)}; give --against COMMIT")
@@ -174,6 +174,14 @@ def default_commit() -> str:
     return "HEAD" if git("status", "--porcelain", "--", "src", "configs", "input") else "HEAD~1"
 
 
+def copy_tree(folder: Path, *within: str) -> None:
+    """Copy the files of the working tree that git does not ignore."""
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", *within)
+    for name in filter(lambda name: (REPOSITORY / name).is_file(), names.split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
+
+
 @contextmanager
 def both_sides(commit: str) -> Iterator[tuple[Side, Side]]:
     """COMMIT, and a copy of the working tree as it is now, so that it may be edited meanwhile."""
@@ -181,13 +189,7 @@ def both_sides(commit: str) -> Iterator[tuple[Side, Side]]:
     with tempfile.TemporaryDirectory(prefix="guard-") as scratch:
         roots = Path(scratch).resolve() / "then", Path(scratch).resolve() / "now"
         then, now = (root / "tree" for root in roots)
-        ours = ("--cached", "--others", "--exclude-standard", "src", "configs", "input")
-        for file in filter(
-            Path.is_file, map(REPOSITORY.joinpath, git("ls-files", *ours).split("\n"))
-        ):
-            copied = now / file.relative_to(REPOSITORY)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, copied)
+        copy_tree(now, "src", "configs", "input")
         git("worktree", "add", "--quiet", "--detach", str(then), name)
         try:
             yield Side(name, then, roots[0], older=True), Side("the working tree", now, roots[1])

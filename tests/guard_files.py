@@ -1,4 +1,4 @@
-"""What the files of a run say, and where two of them differ first; tests/guard.py compares them."""
+"""The content of a run's files, and where two of them differ first; tests/guard.py compares them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DROPPED = re.compile(
 )
 ODD_SIZES_HW = ((1, 1), (37, 91), (203, 64))
 
-Content = dict[str, Any]  # what a file says, by the place where it says so
+Content = dict[str, Any]  # of a file, by place
 
 
 def content(path: Path) -> Content:
-    """What a file says, without times; of a folder, the hash of every file in it."""
+    """The content of a file, without times; of a folder, the hash of every file in it."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
         return {str(file.relative_to(path)): digest(file) for file in files}
@@ -84,7 +84,7 @@ def numbered(entry: tuple[int, Any]) -> tuple[int | str, Any]:
 
 @torch.no_grad()
 def answers(exported: Path) -> Content:
-    """What a submission's model, or a program of torch.export, says to images of odd sizes."""
+    """The embeddings of a submission or a program of torch.export, of images of odd sizes."""
     if exported.suffix == ".pt2":
         model = torch.export.load(exported).module()
     else:

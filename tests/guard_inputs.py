@@ -1,4 +1,4 @@
-"""What the runs of tests/guard.py read beside the drawn images: copies, an archive, data sets in small."""
+"""Inputs of tests/guard.py other than the drawn images: copies, an archive, data sets in small."""
 
 from __future__ import annotations
 

@@ -16,35 +16,27 @@ import ast
 import copy
 import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-# By room: its source, and the tests that have to notice what is wrong there, the nearest ones first.
+from guard import REPOSITORY, copy_tree
+from on_gpu import run_within
+
+# By part: its source, and the tests that have to notice what is wrong there.
 ROOMS = {
     "losses": ("src/guie/losses", ["tests/losses"]),
     "sampling": ("src/guie/data/sampling", ["tests/data/sampling"]),
-    "adapters": (
-        "src/guie/models/adapters",
-        ["tests/models/test_parts_of_adapters.py", "tests/models/test_adapted_backbones.py"],
-    ),
+    "adapters": ("src/guie/models/adapters", ["tests/models"]),
     "scorer": ("src/scorer", ["tests/scorer"]),
     "curation": ("src/guie/curation", ["tests/curation"]),
-    "metrics": (
-        "src/guie/evaluation/metrics.py",
-        ["tests/evaluation/test_metrics.py", "tests/evaluation"],
-    ),
-    "protocols": (
-        "src/guie/evaluation/protocols",
-        ["tests/evaluation/test_protocols.py", "tests/evaluation"],
-    ),
+    "metrics": ("src/guie/evaluation/metrics.py", ["tests/evaluation"]),
+    "protocols": ("src/guie/evaluation/protocols", ["tests/evaluation"]),
     "training": ("src/guie/training", ["tests/training"]),
 }
 COMPARED = {
@@ -67,7 +59,8 @@ class Fault:
     planted: str
 
     def __str__(self) -> str:
-        before, after = (shortened(text) for text in (ast.unparse(self.node), self.planted))
+        both = ast.unparse(self.node), self.planted
+        before, after = (textwrap.shorten(text, 60, placeholder="...") for text in both)
         return f"{self.file}:{self.node.lineno}  {self.kind}: {before} -> {after}"
 
     def applied(self, source: str) -> str:
@@ -76,11 +69,6 @@ class Fault:
         end = sum(map(len, lines[: self.node.end_lineno - 1])) + self.node.end_col_offset
         whole = b"".join(lines)
         return (whole[:begin] + self.planted.encode() + whole[end:]).decode()
-
-
-def shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def faults_of(file: Path) -> list[Fault]:
@@ -146,51 +134,18 @@ def is_text(node: ast.BinOp) -> bool:
     )
 
 
-def copied(folder: Path) -> None:
-    """Copy what git knows of the working tree."""
-    command = [
-        "git",
-        "-C",
-        str(REPOSITORY),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
-    for name in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split(
-        "\0"
-    ):
-        if name and (REPOSITORY / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
-
-
 def noticed_by(tests: list[str], folder: Path, timeout_s: float) -> str:
     """The first test that fails in the folder; empty where all pass."""
     options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     environment = os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, _ = run.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, 9)
-        run.communicate()
+    output, code = run_within(command, folder, environment, timeout_s)
+    if code is None:
         return f"more than {timeout_s:.0f} s"
-    if run.returncode == 0:
-        return ""
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failed[0].split()[1].split("::")[-1] if failed else f"exit code {run.returncode}"
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if code and not failed:
+        return f"exit code {code}"
+    return failed[0].split()[1].split("::")[-1] if failed else ""
 
 
 def drawn(possible: list[Fault], count: int, seed: int) -> list[Fault]:
@@ -218,7 +173,7 @@ def main() -> None:
     counts: Counter[tuple[str, bool]] = Counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        copied(folder)
+        copy_tree(folder)
         for room in args.rooms:
             source, tests = ROOMS[room]
             files = sorted((REPOSITORY / source).rglob("*.py")) or [REPOSITORY / source]

@@ -87,7 +87,7 @@ BODIES = {
 
 
 class Troubled:
-    """A proxy before an S3: the next requests for an object fail as `troubles` says, the others pass.
+    """A proxy before an S3: the next requests for an object fail as in `troubles`, the others pass.
 
     A trouble is an HTTP status such as 503, a number of seconds to wait as a float, or a barrier at which
     requests wait for one another.

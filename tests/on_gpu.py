@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,33 +26,13 @@ GOAL = 0.45
 TESTS_S, LONGEST_S = 330, 150
 
 
-class Benchmark(NamedTuple):
-    """A step of a CLIP of random weights by tests/bench/card.py: its options, and seconds it may take."""
-
-    model: str
-    batches: Sequence[int]
-    options: Sequence[str] = ()
-
-    @property
-    def title(self) -> str:
-        return f"{self.model} {' '.join(self.options)}".strip()
-
-    @property
-    def command(self) -> list[str]:
-        words = ["--config", "configs/vit_h14.yaml", "--stage", "full", "--steps", "10"]
-        words += ["--set", f"model.backbone.name={self.model}"]
-        words += [word for batch in self.batches for word in ("--batch", str(batch))]
-        return [sys.executable, "tests/bench/card.py", *words, *self.options]
-
-
-COMPILED = ["--set", "compile=true"]
-CHANNELS_LAST = ["--set", "channels_last=true"]
+# Steps of CLIPs of random weights by tests/bench/card.py: the model and options, the most important first
 BENCHMARKS = [
-    Benchmark("ViT-H-14", [32, 64, 128]),
-    Benchmark("ViT-B-16", [64, 256], ["--embed"]),
-    Benchmark("ViT-H-14", [64, 128], COMPILED),
-    Benchmark("ViT-L-14", [64, 256]),
-    Benchmark("ViT-B-16", [256], [*COMPILED, *CHANNELS_LAST]),
+    ("ViT-H-14", "--batch 32 --batch 64 --batch 128"),
+    ("ViT-B-16", "--batch 64 --batch 256 --embed"),
+    ("ViT-H-14", "--batch 64 --batch 128 --set compile=true"),
+    ("ViT-L-14", "--batch 64 --batch 256"),
+    ("ViT-B-16", "--batch 256 --set compile=true --set channels_last=true"),
 ]
 
 
@@ -92,9 +72,9 @@ def tested(seconds: float) -> list[Outcome]:
     """Run tests/gpu; each failed one is an outcome, all others are another."""
     words = ["-m", "pytest", "tests/gpu", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=8"]
     words += ["-n", str(min(8, usable_cores()))]
-    said, code = _run([sys.executable, *words], seconds)
-    failures = [Outcome(*one) for one in failed(said)]
-    counts = re.findall(r"\d+ passed[^\n]*", said)
+    output, code = _run([sys.executable, *words], seconds)
+    failures = [Outcome(*one) for one in failed(output)]
+    counts = re.findall(r"\d+ passed[^\n]*", output)
     if code is None:
         failures.append(Outcome("tests/gpu", "FAILED", f"stopped after {seconds:.0f} s"))
     elif code and not failures:
@@ -102,41 +82,46 @@ def tested(seconds: float) -> list[Outcome]:
     return [*failures, Outcome("tests/gpu, the others", "ok", counts[-1])] if counts else failures
 
 
-def failed(said: str) -> Iterator[tuple[str, str, str]]:
+def failed(output: str) -> Iterator[tuple[str, str, str]]:
     """Yield each failed test in pytest's short summary, with its message."""
     for name, message in re.findall(
-        r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", said, re.M
+        r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", output, re.M
     ):
         yield name, "FAILED", message
 
 
+def command_of(model: str, options: str) -> list[str]:
+    words = "--config configs/vit_h14.yaml --stage full --steps 10 --set model.backbone.name="
+    return [sys.executable, "tests/bench/card.py", *f"{words}{model} {options}".split()]
+
+
 def measured(ends: float) -> Iterator[Outcome]:
-    """Run the benchmarks while there is time, and say whether the goal is reached."""
+    """Run the benchmarks while there is time, and compare the best with the goal."""
     best = 0.0
-    for benchmark in BENCHMARKS:
-        left = ends - time.monotonic()
+    for model, options in BENCHMARKS:
+        title, left = f"{model} {options}", ends - time.monotonic()
         if left < 30:
-            yield Outcome(benchmark.title, "not run", "no time was left; raise --minutes")
+            yield Outcome(title, "not run", "no time was left; raise --minutes")
             continue
-        said, code = _run(benchmark.command, min(LONGEST_S, left))
-        found = shares(said)
-        if benchmark.model == "ViT-H-14":
+        output, code = _run(command_of(model, options), min(LONGEST_S, left))
+        found = shares(output)
+        if model == "ViT-H-14":
             best = max([best, *found])
         shown = f"share of a matrix product {', '.join(f'{share:.2f}' for share in found)}"
         if code is None:
-            yield Outcome(benchmark.title, "not run", f"stopped by the time limit; {shown}")
+            yield Outcome(title, "not run", f"stopped by the time limit; {shown}")
         elif code or not found:
-            lines = [line for line in said.splitlines() if line.strip()]
-            yield Outcome(benchmark.title, "FAILED", lines[-1] if lines else f"code {code}")
+            lines = [line for line in output.splitlines() if line.strip()]
+            yield Outcome(title, "FAILED", lines[-1] if lines else f"code {code}")
         else:
-            yield Outcome(benchmark.title, "ok", shown)
+            yield Outcome(title, "ok", shown)
     reached = "reached" if best >= GOAL else "missed"
     yield Outcome(f"goal: {GOAL} of a matrix product by ViT-H/14", reached, f"best {best:.2f}")
 
 
-def shares(said: str) -> list[float]:
+def shares(output: str) -> list[float]:
     """Return the column `of product` of card.py's table of steps."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
     heads = next((row for row in rows if "of product" in row), [])
     steps = [row for row in rows if heads and len(row) == len(heads) and row[0].isdigit()]
     found = [row[heads.index("of product")] for row in steps]
@@ -152,15 +137,21 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def _run(command: Sequence[str], seconds: float) -> tuple[str, int | None]:
-    """Run a command of this repository; show and return what it said, and its exit code.
-
-    The code is None if it was stopped after these seconds.
-    """
+    """Run a command of this repository; show and return its output, and its exit code as `run_within`."""
     print(f"\n== {' '.join(command[1:])}", flush=True)
     environment = os.environ | {"GUIE_GPU_TESTS": "1", "PYTHONUNBUFFERED": "1"}
+    text, code = run_within(command, ROOT, environment, max(1, seconds))
+    print(re.sub(r"[^\n]*\r", "", text), flush=True)  # without progress bars
+    return text, code
+
+
+def run_within(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
+) -> tuple[str, int | None]:
+    """Return a command's output and exit code, None if it was stopped after these seconds."""
     process = subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -168,13 +159,11 @@ def _run(command: Sequence[str], seconds: float) -> tuple[str, int | None]:
         start_new_session=True,
     )
     try:
-        said, code = process.communicate(timeout=max(1, seconds))[0], process.returncode
+        output, code = process.communicate(timeout=seconds)[0], process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)  # with its loaders
-        said, code = process.communicate()[0], None
-    text = said.decode(errors="replace")
-    print(re.sub(r"[^\n]*\r", "", text), flush=True)  # without progress bars
-    return text, code
+        os.killpg(process.pid, 9)  # with its own processes
+        output, code = process.communicate()[0], None
+    return output.decode(errors="replace"), code
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ def packed(folder: Path) -> tuple[Manifest, Manifest]:
     return load_manifest(folder / "files/m.csv"), load_manifest(folder / "shards/index.parquet")
 
 
-def tar_of(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
+def tar_of(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w") -> Path:
     """A tar of these members, in order, names as given."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
+    with tarfile.open(path, mode) as tar:
         for name, data in members:
             entry = tarfile.TarInfo(name)
             entry.size = len(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import sys
-import textwrap
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +96,7 @@ if "--write-queries" in sys.argv:
     lines = ["cars,1,1.0", "cars,1,0.0", "cars,0,1.0", "cars,0,"]  # the last has no positive
     queries.write_text(chr(10).join(["domain,class,r_at_1", *lines]))
 """
+SCRIPTS = {"train": TRAIN, "compose": COMPOSE, "embed": EMBED, "validate": VALIDATE}
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -117,15 +117,6 @@ def student(*teachers: str) -> dict[str, Any]:
 
 def plan(folder: Path, **changes: Any) -> Plan:
     return read_plan(written(folder, **changes))
-
-
-def scripts(folder: Path) -> Path:
-    """A folder with the four scripts."""
-    folder.mkdir()
-    texts = {"train": TRAIN, "compose": COMPOSE, "embed": EMBED, "validate": VALIDATE}
-    for name, text in texts.items():
-        (folder / f"{name}.py").write_text(textwrap.dedent(text))
-    return folder
 
 
 def record(job: Job, test: float, code: Code = CODE, **more: Any) -> Record:
@@ -154,8 +145,9 @@ def run_here(self: Children, script: Path, words: Sequence[object], log: Path) -
 def stand_in(folder: Path, patched: pytest.MonkeyPatch, processes: bool = False) -> None:
     """Stand-ins for the four scripts; `processes`: each in a process of its own, as ever."""
     patched.setattr(Children, "run", RUN_CHILD if processes else run_here)
-    if not (folder / "fakes").exists():
-        scripts(folder / "fakes")
+    (folder / "fakes").mkdir(exist_ok=True)
+    for name, text in SCRIPTS.items():
+        (folder / "fakes" / f"{name}.py").write_text(text)
     patched.chdir(folder)
     patched.setattr(runner, "SCRIPTS", folder / "fakes")
     for module in (studying, runner):

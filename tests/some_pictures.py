@@ -33,7 +33,7 @@ def picture(kind: int, number: int, size: tuple[int, int] = (40, 32)) -> Image.I
 
 
 def folder_of(place: Path, classes: int = 6, each: int = 5) -> Path:
-    """`<domain>/<class>_<n>.png`, two domains, and `m.csv` beside it with labels."""
+    """`<domain>/<class>_<n>.png`, two domains, and `m.csv` with labels."""
     rows = []
     for kind in range(classes):
         for number in range(each):

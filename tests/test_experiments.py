@@ -89,7 +89,7 @@ def expected(line: pd.Series, column: str) -> str:
 
 
 def row_of(name: str, head: str) -> str | None:
-    """The study's row whose score stands in a column, None if the column is no score.
+    """The study's row whose score is in a column, None if the column is no score.
 
     N in the name stands for the numbers of the column's embeddings.
     """
@@ -126,7 +126,7 @@ def test_each_question_has_one_table_and_its_command() -> None:
 
 
 def test_scores_equal_the_records(records: None) -> None:
-    """A row that names a study's row in `code` has its scores; the study stands in the row or section."""
+    """A row that names a study's row in `code` has its scores; the study is named in the row or section."""
     seen: set[str] = set()
     compared = 0
     text = EXPERIMENTS.read_text(encoding="utf-8")
@@ -151,7 +151,7 @@ def test_scores_equal_the_records(records: None) -> None:
                     compared += bool(score)
                     one = cell.endswith("(one seed)") or head.endswith("(one seed)")
                     if head.startswith("unseen") and score and line["seeds unseen"] < line["seeds"]:
-                        assert one, (table.section, whole, "says more seeds than were run")
+                        assert one, (table.section, whole, "more seeds than were run")
                 elif head == "seeds":
                     assert cell == f"{means(study).loc[name[1]]['seeds']:.0f}", (study, name[1])
                 elif head == "parameters that train":

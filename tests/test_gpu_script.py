@@ -1,4 +1,4 @@
-"""What `make gpu` says: without a GPU, of failures, and of the tables that benchmarks print."""
+"""What `make gpu` prints: without a GPU, after failures, from the tables of benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE = """
 | images embedded at once | images/s | from files |
 | 8                       | 4,353    | 38.2       |
 """
-SAID = """
+OUTPUT = """
 FAILED tests/gpu/test_a.py::test_x[SAM, EMA] - AssertionError: 1 - 2
 ERROR tests/gpu/test_b.py::test_y
 2 failed, 3 passed in 4.00s
@@ -32,19 +32,21 @@ def test_without_a_gpu_one_line_refuses(capsys: pytest.CaptureFixture[str]) -> N
     assert line.startswith("make gpu: torch sees no GPU, so nothing was tested")
 
 
-def test_benchmarks_are_runs_that_card_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "options"), on_gpu.BENCHMARKS)
+def test_benchmarks_are_runs_that_card_takes(
+    model: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(on_gpu.ROOT)
-    for benchmark in on_gpu.BENCHMARKS:
-        _, script, *words = benchmark.command
-        assert Path(script).is_file()
-        settings = [word for flag, word in zip(words, words[1:], strict=False) if flag == "--set"]
-        config = load_config(words[words.index("--config") + 1], RunConfig, settings)
-        assert config.model.backbone.name == benchmark.model
-        assert "full" in [stage.name for stage in config.stages]
+    _, script, *words = on_gpu.command_of(model, options)
+    assert Path(script).is_file()
+    settings = [word for flag, word in zip(words, words[1:], strict=False) if flag == "--set"]
+    config = load_config(words[words.index("--config") + 1], RunConfig, settings)
+    assert config.model.backbone.name == model
+    assert "full" in [stage.name for stage in config.stages]
 
 
 def test_each_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_gpu, "_run", lambda command, seconds: (SAID, 1))
+    monkeypatch.setattr(on_gpu, "_run", lambda command, seconds: (OUTPUT, 1))
     outcomes = on_gpu.tested(300)
     assert outcomes[:2] == [
         ("tests/gpu/test_a.py::test_x[SAM, EMA]", "FAILED", "AssertionError: 1 - 2"),
@@ -63,13 +65,14 @@ def test_the_goal_is_compared_and_no_time_is_said(monkeypatch: pytest.MonkeyPatc
     now = iter([0.0, 10.0, 580.0])
     monkeypatch.setattr(on_gpu.time, "monotonic", lambda: next(now))
     ran, broke, late, goal = on_gpu.measured(600.0)
-    assert ran == ("ViT-H-14", "ok", "share of a matrix product 0.41")
+    shown = "share of a matrix product 0.41"
+    assert ran == ("ViT-H-14 --batch 32 --batch 64 --batch 128", "ok", shown)
     assert (broke.verdict, broke.detail) == ("FAILED", "ValueError: no")
-    assert (late.verdict, late.what) == ("not run", "ViT-H-14 --set compile=true")
+    assert (late.verdict, late.what) == ("not run", " ".join(on_gpu.BENCHMARKS[2]))
     assert (goal.verdict, goal.detail) == ("missed", "best 0.41")
 
 
 def test_a_command_is_stopped_in_time() -> None:
-    said, code = on_gpu._run([sys.executable, "-c", "print('begun'); raise SystemExit(3)"], 60)
-    assert (said, code) == ("begun\n", 3)
+    output, code = on_gpu._run([sys.executable, "-c", "print('begun'); raise SystemExit(3)"], 60)
+    assert (output, code) == ("begun\n", 3)
     assert on_gpu._run([sys.executable, "-c", "import time; time.sleep(600)"], 1)[1] is None

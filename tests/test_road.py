@@ -1,4 +1,4 @@
-"""The whole road on toy images: train, export, embed, validate and score tell one story."""
+"""The whole road on toy images: train, export, embed, validate and score agree."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_submission_embeds_as_the_run_does(road: Path) -> None:
 
 def test_the_scorer_and_the_protocol_agree(road: Path) -> None:
     scored, report = (json.loads((road / f"{name}.json").read_text()) for name in ("score", "zip"))
-    # One goes by distances, one by cosines: what differs by less than float32 tells is left open.
+    # One goes by distances, one by cosines: smaller differences than those of float32 are ties.
     emb_ND = np.load(road / "zip.npz")["embedding"].astype(np.float64)
     near_NN = -np.sort(-(emb_ND @ emb_ND.T), axis=1)[:, :7]  # the image itself, five, and the next
     tied = (np.diff(-near_NN) < 1e-7).any(axis=1).mean()

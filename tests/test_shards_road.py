@@ -36,7 +36,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def files(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A manifest of 200 images beside them, with a val split."""
+    """A manifest of 200 images in their folder, with a val split."""
     folder = tmp_path_factory.mktemp("files")
     shutil.copytree(toy_manifest.parent, folder, dirs_exist_ok=True)
     return mix_with_val(folder / toy_manifest.name, folder / "mix.csv")
@@ -121,9 +121,9 @@ def test_few_shards_at_a_time_resumed_with_another_number_of_processes(
 def embedded(folder: Path, run: Path, manifest: str | Path) -> tuple[np.ndarray, dict]:
     folder.mkdir()
     out = folder / "E.npz"
-    asked = ["--manifest", str(manifest), "--split", "test"]
-    embed.main(["--model", str(run), *asked, "--out", str(out), "--workers", "0"])
-    validate.main(["--embeddings", str(out), *asked, "--out", str(folder / "report.json")])
+    of_test = ["--manifest", str(manifest), "--split", "test"]
+    embed.main(["--model", str(run), *of_test, "--out", str(out), "--workers", "0"])
+    validate.main(["--embeddings", str(out), *of_test, "--out", str(folder / "report.json")])
     report = json.loads((folder / "report.json").read_text())
     return dict(np.load(out)), {key: report[key] for key in ("mean", "pooled", "domains")}
 

@@ -62,9 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=6000, help="about how many (default: 6000)")
     parser.add_argument("--seed", type=int, default=0, help="other classes and views (default: 0)")
     parser.add_argument("--part", choices=PARTS, default=PARTS[0], help="default: benchmark")
-    parser.add_argument(
-        "--workers", type=process_count, help="processes (default: one per processor)"
-    )
+    parser.add_argument("--workers", type=int, help="processes (default: one per processor)")
     parser.add_argument(
         "--preview", type=picture_path, help="also write a contact sheet, e.g. toy.png"
     )
@@ -74,13 +72,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if args.preview:
         contact_sheet(manifest, args.preview)
-
-
-def process_count(text: str) -> int:
-    """Parse a whole number of at least 1, as an argparse type."""
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
-    return int(text)
 
 
 def picture_path(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Apparel: garments laid flat. A class is a cut, a pattern, a palette, a neck, pockets, a print."""
+"""Apparel: garments on a table. A class is a cut, a pattern, a palette, a neck, pockets, a print."""
 
 from __future__ import annotations
 

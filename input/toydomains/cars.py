@@ -1,4 +1,4 @@
-"""Cars on the road: a few convex bodies, four wheels, and the details that tell models apart."""
+"""Cars on the road: a few convex bodies, four wheels, and the details that distinguish models."""
 
 from __future__ import annotations
 

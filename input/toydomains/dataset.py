@@ -80,6 +80,8 @@ def draw(
         raise DrawingError(f"images: {images} is too few; ask for at least {SMALLEST}")
     if seed < 0:
         raise DrawingError(f"seed: {seed} is negative; use 0 or more")
+    if workers is not None and workers < 1:
+        raise DrawingError(f"workers: {workers} is too few; use 1 or more")
     if folder.exists() and not folder.is_dir():
         raise DrawingError(f"{folder}: is a file; name a folder to draw the toy data set into")
     manifest, stamp = folder / "manifest.csv", folder / "toy.json"

@@ -1,4 +1,4 @@
-"""Dishes from above: a plate with its rim, what lies on it, toppings, sauce, on a laid table."""
+"""Dishes from above: a plate with its rim, the food on it, toppings, sauce, on a table."""
 
 from __future__ import annotations
 

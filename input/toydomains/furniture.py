@@ -272,7 +272,7 @@ class Furniture(Subject):
 
     @property
     def style(self) -> str:
-        """What its name says after the kind: the fabric or the wood."""
+        """The first part of its name: the fabric or the wood."""
         return self.fabric if self.kind in UPHOLSTERED else self.wood
 
     @property

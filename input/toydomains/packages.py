@@ -21,8 +21,8 @@ from toydomains.kit.subject import (
     a,
     chance,
     drawn,
-    group,
     invented,
+    letters,
     one_of,
     real,
 )
@@ -100,7 +100,7 @@ class Package(Subject):
     palette: tuple[str, str, str] = one_of(PALETTES)
     layout: str = one_of(LAYOUTS)
     emblem: str = one_of(tuple(EMBLEMS))
-    lettering: Lettering = group(Lettering)
+    lettering: Lettering = letters()
     high_brand: bool = chance(0.6)
     badge: bool = chance(0.35)
     height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))
@@ -149,7 +149,7 @@ def label(p: Package, pen: Pen) -> None:
 
 Layers: TypeAlias = tuple[Image.Image, Image.Image]
 
-STANDING = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
+UPRIGHT = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
 NIGHT = (14, 12, 34)  # the colour of shade
 # Half outlines of round vessels: (radius, fraction of the height from the top).
 VESSELS = {
@@ -174,7 +174,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
         e, f = (-w, h + 0.34, 0.0), (w, h + 0.34, 0.0)
         faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
         solids.append(Solid([Face(np.array(points), second) for points in faces]))
-    pen, shadow = stage(rng, size, solids, camera, replace(STANDING, tilt=0.0))
+    pen, shadow = stage(rng, size, solids, camera, replace(UPRIGHT, tilt=0.0))
     # Pens over the unit squares of the three sides.
     front, right, _, left = (
         pen.on(camera.project(face.points)[[3, 2, 1, 0]]) for face in body.faces[:4]
@@ -195,7 +195,7 @@ def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
     main, second, accent = p.palette
     h, sag = p.height, rng.uniform(0.04, 0.16)
-    matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
+    matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, UPRIGHT)
     pen, shadow = blank(size, matrix), blank(size, matrix)
     shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
     side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
@@ -238,7 +238,7 @@ def _silhouette(right: Points, sag: float) -> Points:
 def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     """Draw a soft bag with a crimped top."""
     h, second = p.height, p.palette[1]
-    pose = replace(STANDING, turn_deg=8, tilt=0.12)
+    pose = replace(UPRIGHT, turn_deg=8, tilt=0.12)
     matrix = placed(rng, (-0.55, -0.02, 0.55, h + 0.05), size, pose)
     pen, shadow = blank(size, matrix), blank(size, matrix)
     shadow.fill(ellipse(0.1, h, 0.6, 0.1), "black")

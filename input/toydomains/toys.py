@@ -347,12 +347,12 @@ class Toy(Subject):
 
     @property
     def rolls(self) -> bool:
-        """Whether a duck stands on wheels."""
+        """Whether a duck has wheels."""
         return self.parts > 3
 
     @property
     def sticks(self) -> bool:
-        """Whether sticks lie on a drum."""
+        """Whether a drum has sticks."""
         return self.hat != "no hat"
 
     def view(self, rng: np.random.Generator, role: str) -> View:

@@ -1,11 +1,11 @@
-"""What a step and an embedding cost with something added to a frozen tower, against full fine-tuning.
+"""What a step and an embedding cost with something added to a frozen backbone, over full fine-tuning.
 
 python tests/bench/adapters.py [--backbone vit_small_patch16_224] [--px 112] [--batch 32] [--steps 6]
 python tests/bench/adapters.py --device cuda --library open_clip --backbone ViT-H-14 --px 224
 
 On one thread of the CPU, or on a GPU in bf16; ratios to full fine-tuning at the same batch. Scored: an
-embedding over that of the tower alone. On a GPU the most that a step holds, its own model included;
-without one tests/bench/memory.py counts it.
+embedding over that of the backbone alone. On a GPU also the peak memory of a step, its own model included;
+without one, tests/bench/memory.py estimates it.
 """
 
 from __future__ import annotations
@@ -34,41 +34,27 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    args = arguments(
-        __doc__,
-        backbone="vit_small_patch16_224",
-        library="timm",
-        device="cpu",
-        px=112,
-        batch=32,
-        steps=6,
-    )
+    small = {"backbone": "vit_small_patch16_224", "library": "timm"}
+    args = arguments(__doc__, **small, device="cpu", px=112, batch=32, steps=6)
     torch.set_num_threads(1)
     images_BCHW = torch.randn(args.batch, 3, args.px, args.px, device=args.device)
     models = {}
     for name, added in KINDS.items():
         backbone = {"library": args.library, "name": args.backbone}
         values = {"backbone": backbone, "image": {"size_px": args.px}, "head": {"dim": 128}}
-        model = build_embedder(ModelConfig.model_validate(values | added)).to(args.device)
-        model.backbone.tower.requires_grad_(name == "full").eval()
-        models[name] = model
+        models[name] = build_embedder(ModelConfig.model_validate(values | added)).to(args.device)
+        models[name].backbone.tower.requires_grad_(name == "full").eval()
     steps = {name: partial(step, model, images_BCHW) for name, model in models.items()}
     trained = in_turn(steps, args.steps)
     scored = in_turn({n: partial(embed, m, images_BCHW) for n, m in models.items()}, args.steps)
-    rows = (
-        (
-            name,
-            sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6,
-            np.median(trained[name]),
-            ratio(trained, name, "full"),
-            ratio(scored, name, "full"),
-            held_gb(model, images_BCHW),
-        )
-        for name, model in models.items()
-    )
+    rows = []
+    for name, model in models.items():
+        trains = sum(p.numel() for p in model.parameters() if p.requires_grad) / 1e6
+        ratios = [ratio(taken, name, "full") for taken in (trained, scored)]
+        rows.append([name, trains, np.median(trained[name]), *ratios, held_gb(model, images_BCHW)])
     device = torch.cuda.get_device_name() if args.device == "cuda" else "one thread"
     title = f"{args.backbone}, {args.px} px, batch {args.batch}, {device}"
-    show(["", "trains, M", "step, s", "/ full", "scored / tower", "step, GB"], rows, title)
+    show(["", "trains, M", "step, s", "/ full", "scored / full", "step, GB"], rows, title)
 
 
 def step(model: nn.Module, images_BCHW: Tensor) -> None:
@@ -89,7 +75,7 @@ def embed(model: nn.Module, images_BCHW: Tensor) -> None:
 
 
 def held_gb(model: nn.Module, images_BCHW: Tensor) -> float | str:
-    """The most that the GPU holds in a step, but for the other kinds' models; empty without a GPU."""
+    """The GPU's peak memory in a step, without the other kinds' models; empty without a GPU."""
     if images_BCHW.device.type != "cuda":
         return ""
     model.zero_grad()

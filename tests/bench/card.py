@@ -1,19 +1,19 @@
-"""A stage's training step on the device at hand: images/s, share of its peak, memory, what feeds it.
+"""A stage's training step on this device: images/s, share of its peak, memory, loaders that it needs.
 
 python tests/bench/card.py --config configs/vit_h14.yaml --stage full --batch 128 [--set compile=true]
 python tests/bench/card.py --config configs/vit_h14.yaml --batch 32 --batch 64 --embed
 
-Steps are those of train.py, on images that lie on the device already. FLOPs are counted, also what
-gradient_checkpointing computes again; the peak is that of a large matrix product in the run's
-precision, measured in the same run. Memory held stands beside what tests/bench/memory.py counts. Of the
-loader a process's share is measured, on one core. --embed embeds as well, on the device and from files.
+The steps are those of train.py, on images that are on the device already. FLOPs are counted, also those that
+gradient_checkpointing repeats. The peak is that of a large matrix product in the run's precision, measured in
+the same run. `GB counted` is the estimate of tests/bench/memory.py. The loader's rate is measured on one
+core. --embed also embeds, on the device and from files.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +21,18 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from accelerate import Accelerator
-from common import Way, arguments, peak_gb, photographs, seconds_of, show
-from counting import GB, PRECISIONS, Frame
-from loader import ours
-from memory import build
+from common import (
+    Way,
+    arguments,
+    exhaust,
+    manifest_of,
+    peak_gb,
+    photographs,
+    seconds_of,
+    show,
+    train_loader,
+)
+from memory import GB, PRECISIONS, Frame, build
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -48,23 +56,15 @@ LOADED = 128  # photographs of 667 x 500 px
 
 
 def main(_: object = None) -> None:
+    many = {"set": [], "batch": []}
     args = arguments(
-        __doc__,
-        config=str,
-        set=[],
-        stage=str | None,
-        batch=[],
-        classes=100_000,
-        steps=20,
-        embed=False,
+        __doc__, config=str, stage=str | None, **many, classes=100_000, steps=20, embed=False
     )
     config = load_config(args.config, RunConfig, args.set)
     names = [stage.name for stage in config.stages]
     if args.stage not in (None, *names):
         raise UserError(f"--stage {args.stage}: the stages are {', '.join(names)}")
     number = names.index(args.stage) if args.stage else len(names) - 1
-    if not all(word.isdecimal() and int(word) for word in args.batch):
-        raise UserError(f"--batch {' '.join(args.batch)}: must be numbers of images, from 1 on")
     batches = [int(word) for word in args.batch] or [config.stages[number].batch_size]
     accelerator = make_accelerator(mixed_precision=config.precision)
     on_gpu = accelerator.device.type == "cuda"
@@ -75,47 +75,20 @@ def main(_: object = None) -> None:
         f"{args.config}, stage {names[number]}, {made.size_px} px, {config.precision}, on {device}"
     )
     print(f"a matrix product: {peak / 1e12:,.2f} TFLOP/s; a loader: {feed:,.0f} images/s (500 px)")
-    heads = ["images a step", "images/s", "ms", "TFLOP/s", "of product", "GB held", "GB counted"]
-    frame = None
+    counted = ["not counted"] * len(batches)
     if on_gpu and config.task.name == "classification":
-        frame = Frame(build(config, args.classes), config)
-    measure = partial(row, made, frame, config, number, args.steps, peak, feed)
-    show([*heads, "cores"], map(measure, batches))
+        frame, stage = Frame(build(config, args.classes), config), config.stages[number]
+        checkpointing = config.gradient_checkpointing
+        counted = [frame.usage(stage, images, checkpointing).peak / GB for images in batches]
+    rows = (
+        [images, *measured(made, images, args.steps, peak, feed), counted_gb]
+        for images, counted_gb in zip(batches, counted, strict=True)
+    )
+    heads = ["images a step", "images/s", "ms", "TFLOP/s", "of product", "cores", "GB held"]
+    show([*heads, "GB counted"], rows)
     if args.embed:
         rows = ((n, *embedding_rates(accelerator, made, n)) for n in batches)
         show(["images embedded at once", "images/s", "from files"], rows)
-
-
-def row(
-    made: Made,
-    frame: Frame | None,
-    config: RunConfig,
-    number: int,
-    steps: int,
-    peak: float,
-    feed: float,
-    images: int,
-) -> list[Any]:
-    """What a step of so many images takes; `out of memory` where it does not fit."""
-    on_gpu, counted = torch.cuda.is_available(), "not counted"
-    if frame:
-        usage = frame.usage(config.stages[number], images, config.gradient_checkpointing)
-        counted = usage.peak / GB
-    try:
-        step = made.step(images)
-        step()
-        with uncompiled(), FlopCounterMode(display=False) as counter:
-            step()
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would let go
-        seconds = mean_seconds(step, steps)
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return [images, "out of memory", *[""] * 4, counted, ""]
-    held = torch.cuda.max_memory_allocated() / GB if on_gpu else peak_gb()
-    rate = counter.get_total_flops() / seconds
-    speed = images / seconds
-    return [images, speed, seconds * 1e3, rate / 1e12, rate / peak, held, counted, speed / feed]
 
 
 class Made(NamedTuple):
@@ -124,6 +97,24 @@ class Made(NamedTuple):
     task: Task
     size_px: int
     step: Callable[[int], Way]
+
+
+def measured(made: Made, images: int, steps: int, peak: float, feed: float) -> Sequence[Any]:
+    """What a step of these images takes; `out of memory` if it does not fit."""
+    try:
+        step = made.step(images)
+        step()
+        with uncompiled(), FlopCounterMode(display=False) as counter:
+            step()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would free
+        seconds = mean_seconds(step, steps)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return ["out of memory", *[""] * 5]
+    held = torch.cuda.max_memory_allocated() / GB if torch.cuda.is_available() else peak_gb()
+    rate, speed = counter.get_total_flops() / seconds, images / seconds
+    return [speed, seconds * 1e3, rate / 1e12, rate / peak, speed / feed, held]
 
 
 def a_step(accelerator: Accelerator, config: RunConfig, number: int, classes: int) -> Made:
@@ -179,7 +170,7 @@ def embedding_rates(accelerator: Accelerator, made: Made, batch: int) -> tuple[f
 
 
 def mean_seconds(work: Way, times: int) -> float:
-    """Seconds of one of so many: on a GPU they are queued, as in training."""
+    """Mean seconds of this many: on a GPU they are queued, as in training."""
     seconds_of(work)
     return seconds_of(lambda: [work() for _ in range(times)]) / times
 
@@ -195,9 +186,9 @@ def matrix_flops(accelerator: Accelerator, precision: str) -> float:
 def loader_rate(size_px: int) -> float:
     """Images/s that a loader process makes on one core."""
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
-        run = ours(photographs(Path(folder), LOADED, 500), size_px, normalised=False)
-        run()
-        return LOADED / seconds_of(run, time.process_time)
+        loader = train_loader(manifest_of(photographs(Path(folder), LOADED, 500)), size_px).loader
+        exhaust(loader)
+        return LOADED / seconds_of(lambda: exhaust(loader), time.process_time)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 python tests/bench/coarse_fine.py --manifest $GUIE_REAL/data/mini-uned/manifest.csv --fine cars \
     --out input/coarse_fine.csv
 
---fine names the domain whose classes stay. The coarse domain's classes are the manifest's domains; every
-other image of the fine domain is in it, as one class of many, and the rest are the fine domain, with their
-own classes: other photographs of the same things, as ImageNet's birds are beside CUB's (Feng et al.,
-section 5.3). Train it with `data.root` set to the folder of the first manifest.
+The classes of the coarse domain are the manifest's domains. Of the domain --fine, every other image has its
+own class, in the fine domain; the rest are one coarse class. So both have photographs of the same things,
+as ImageNet's birds and CUB's (Feng et al., section 5.3). To train it, set `data.root` to the folder of the
+first manifest.
 """
 
 from __future__ import annotations
@@ -22,22 +22,18 @@ from guie.data.manifest import load_manifest
 
 def main() -> None:
     args = arguments(__doc__, manifest=Path, fine=str, out=Path)
-    table = coarse_and_fine(load_manifest(args.manifest).table, args.fine)
-    write_text(args.out, table.to_csv(index=False))
-    # train and test have the same coarse classes, and other photographs of them
+    table = load_manifest(args.manifest).table
+    if args.fine not in set(table["domain"]):
+        raise SystemExit(f"--fine {args.fine}: no such domain among {sorted(set(table['domain']))}")
+    fine = (table["domain"] == args.fine) & (table.groupby("label").cumcount() % 2 == 1)
+    coarse = table[~fine].assign(label=lambda rows: "coarse/" + rows["domain"], domain="coarse")
+    own = table[fine].assign(label=lambda rows: "fine/" + rows["label"], domain="fine")
+    both = pd.concat([coarse, own])
+    write_text(args.out, both.to_csv(index=False))
+    # Train and test have the same coarse classes, and other photographs of them
     write_text(args.out.with_suffix(".sidecar.yaml"), "domains: {coarse: {shared_classes: true}}\n")
     sizes = {"images": ("label", "size"), "classes": ("label", "nunique")}
-    print(table.groupby(["domain", "split"]).agg(**sizes))
-
-
-def coarse_and_fine(table: pd.DataFrame, fine: str) -> pd.DataFrame:
-    if fine not in set(table["domain"]):
-        raise SystemExit(f"--fine {fine}: no such domain among {sorted(set(table['domain']))}")
-    number_in_class = table.groupby("label").cumcount()
-    stays = (table["domain"] == fine) & (number_in_class % 2 == 1)
-    coarse = table[~stays].assign(label=lambda rows: "coarse/" + rows["domain"], domain="coarse")
-    own = table[stays].assign(label=lambda rows: "fine/" + rows["label"], domain="fine")
-    return pd.concat([coarse, own])
+    print(both.groupby(["domain", "split"]).agg(**sizes))
 
 
 if __name__ == "__main__":

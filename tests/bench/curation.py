@@ -1,15 +1,14 @@
-"""What curation costs: the table at UnED's size, prints of an image, near-duplicates of a million.
+"""What curation costs: the table at UnED's size, an image's checks, near-duplicates, placeholders.
 
-python tests/bench/curation.py [table] [images] [hashes] [cells] [pairs] [--rows 2830000] [--classes 316446]
-                               [--images 300] [--side 500] [--hashes 1000000] [--sample 500] [--radius 10]
+python tests/bench/curation.py [table] [images] [hashes] [pairs] [placeholders] [--hashes 1000000]
+                               [--radius 10] [--files 300000]
 
-Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory
-is its own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images`
-is one worker, against plain decoding of the same JPEGs by Pillow, and what the cache of checks spares.
-`hashes` searches as cleaning does up to a million images, against faiss' flat index on a sample of the
-queries, and holds a sample of the answers against counting bits by numpy. `cells` searches the same
-hashes as cleaning does above a million images, and vectors of 64 numbers in as many cells. `pairs` counts
-the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of drawn toy images without it.
+Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory is its
+own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images` compares one
+worker with plain decoding of the same JPEGs by Pillow, and shows what the cache of checks saves. `hashes`
+searches as cleaning does up to a million images, and by faiss' flat index for a sample of the queries.
+`pairs` counts the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of drawn toy images
+without it. `placeholders` cleans many files that are few pictures, at half the size and at the whole.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from math import isqrt
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pandas as pd
 from common import (
-    DOMAINS,
-    apart,
     arguments,
+    in_own_process,
     in_turn,
     peak_gb,
     photographs,
@@ -42,8 +39,9 @@ from PIL import Image
 
 import toydomains
 from guie.config import real_root
-from guie.config.data import OversampleConfig
+from guie.config.data import CleaningConfig, NearConfig, OversampleConfig
 from guie.curation.classes import cap, drop_rare, oversample
+from guie.curation.cleaning import clean
 from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.splits import split_validation
@@ -51,24 +49,26 @@ from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest
 
+DOMAINS = ("landmarks", "nature", "food", "products", "art", "retail", "clothes", "cars")
+ROWS, CLASSES = 2_830_000, 316_446  # of UnED
 MIN_IMAGES, MAX_IMAGES = 3, 100
 OVERSAMPLE = OversampleConfig(target=20)
+IMAGES, SIDE = 300, 500  # drawn photographs
 COMPARED = 8192  # queries that the flat index is timed on
-PLANTED_BITS = 12  # neighbours are planted at 0 to so many bits
+PLANTED_BITS = 12  # neighbours are planted at 0 to 12 bits
 FACTORS = 48  # on which the bits of drawn hashes depend: one pair of 50,000 is within 12 bits
 GROWING = (1000, 2000, 4000, 8000, 16_000, 24_000)  # images
-FULL = 1_000_000  # hashes
-BITS_SET = np.array([word.bit_count() for word in range(2**16)], np.uint8)
+PICTURES, FEATURES = 64, 64  # of the placeholders
 
 
-def draw_table(rows: int, classes: int) -> pd.DataFrame:
+def draw_table() -> pd.DataFrame:
     """Train rows whose classes are of very different size, each of one image at least."""
     rng = np.random.default_rng(0)
-    share = rng.lognormal(sigma=1.5, size=classes)
-    more = rng.choice(classes, size=rows - classes, p=share / share.sum())
-    number = rng.permutation(np.concatenate([np.arange(classes), more]))
+    share = rng.lognormal(sigma=1.5, size=CLASSES)
+    more = rng.choice(CLASSES, size=ROWS - CLASSES, p=share / share.sum())
+    number = rng.permutation(np.concatenate([np.arange(CLASSES), more]))
     domain = pd.Series(np.array(DOMAINS, object)[number % len(DOMAINS)])
-    image = pd.Series(np.arange(rows)).map("{:08d}".format)
+    image = pd.Series(np.arange(ROWS)).map("{:08d}".format)
     return pd.DataFrame(
         {
             "image_path": domain + "/images/" + image.str[:3] + "/" + image + ".jpg",
@@ -76,8 +76,8 @@ def draw_table(rows: int, classes: int) -> pd.DataFrame:
             "domain": domain,
             "split": "train",
             "role": "train",
-            "width": rng.integers(200, 1000, rows),
-            "height": rng.integers(200, 1000, rows),
+            "width": rng.integers(200, 1000, ROWS),
+            "height": rng.integers(200, 1000, ROWS),
         }
     )
 
@@ -95,16 +95,10 @@ def draw_hashes(count: int) -> np.ndarray:
     return hashes
 
 
-def prints_of(hashes: np.ndarray) -> pd.DataFrame:
-    """The table that `close_pairs` takes."""
-    digits = [f"{value:016x}" for value in hashes.tolist()]
-    return pd.DataFrame({"whole": digits, "content": digits, "centre": ""})
-
-
 def measure_table(args: argparse.Namespace, folder: Path) -> None:
-    """`folder` holds the drawn manifest, in both formats."""
+    """Curate the drawn manifest of the folder, in both formats."""
     heads = ["", "s", "of CPU", "peak GB so far"]
-    show(heads, table_steps(folder), f"{args.rows:,} rows, {args.classes:,} classes")
+    show(heads, table_steps(folder), f"{ROWS:,} rows, {CLASSES:,} classes")
 
 
 def table_steps(folder: Path) -> Iterator[tuple]:
@@ -133,63 +127,56 @@ def table_steps(folder: Path) -> Iterator[tuple]:
         yield step(f"write {suffix}", lambda p=path: save_manifest(table, p), suffix)
     for suffix, taken in spent.items():
         yield f"all, {suffix}", *taken, ""
-    share = (table["split"] == "val").mean()
-    yield f"{len(table):,} rows are left; {share:.1%} of them val", "", "", ""
 
 
 def measure_images(args: argparse.Namespace, folder: Path) -> None:
-    files = photographs(folder, args.images, args.side * 3 // 4)
+    files = photographs(folder, IMAGES, SIDE * 3 // 4)
     names = [file.name for file in files]
+    os.environ["GUIE_CACHE"] = str(folder / "cache")
+
+    def plain() -> None:
+        for file in files:  # a list would keep the pictures in new memory, which is slow
+            Image.open(file).convert("RGB")
 
     def hashed(path: Path) -> Image.Image:
         image = open_as_seen(path)
         pixel_digest(image)
         return image
 
-    def plain() -> None:
-        for file in files:  # kept in a list, the pictures would take new memory, which is slow
-            Image.open(file).convert("RGB")
-
-    os.environ["GUIE_CACHE"] = str(folder / "cache")
-
-    def looked(open_image, look) -> None:
+    def check(open_image, look) -> None:
         for name in names:
             look(str(folder), open_image, name)
 
-    def kept() -> None:
+    def from_cache() -> None:
         checks = Checks(FINGERPRINTS, folder, names)
-        checks.fill(1, "kept")
+        checks.fill(1, "checks")
         checks.table()
 
     def first() -> None:
         shutil.rmtree(folder / "cache", ignore_errors=True)
-        kept()
+        from_cache()
 
     ways = {
         "plain decoding": plain,
-        "decode check": lambda: looked(open_as_seen, decode),
-        "and content hash": lambda: looked(hashed, decode),
-        "all that cleaning compares": lambda: looked(open_as_seen, fingerprint),
+        "decode check with pixel hash": lambda: check(hashed, decode),
+        "all that cleaning compares": lambda: check(open_as_seen, fingerprint),
         "the same, cached": first,
-        "from the cache": kept,
+        "from the cache": from_cache,
     }
     taken = in_turn(ways, 5, wall_and_cpu, warm_up=False)
-    rows = (
-        (
-            name,
-            *(1e3 * np.median(rounds, axis=0) / args.images),
-            *ratio(taken, name, "plain decoding"),
-        )
-        for name, rounds in taken.items()
-    )
+    rows = []
+    for name, rounds in taken.items():
+        each_ms = 1e3 * np.median(rounds, axis=0) / IMAGES
+        rows.append((name, *each_ms, *ratio(taken, name, "plain decoding")))
     size_kb = statistics.mean(file.stat().st_size for file in files) / 1e3
-    title = f"{args.images} JPEGs of {args.side} px and {size_kb:.0f} kB, one worker, {peak_gb():.2f} GB"
+    title = f"{IMAGES} JPEGs of {SIDE} px and {size_kb:.0f} kB, one worker, {peak_gb():.2f} GB"
     show(["", "ms", "ms of CPU", "x plain", "of CPU"], rows, title)
 
 
 def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     hashes = draw_hashes(args.hashes)
-    prints = prints_of(hashes)
+    digits = [f"{value:016x}" for value in hashes.tolist()]
+    prints = pd.DataFrame({"whole": digits, "content": digits, "centre": ""})
     began = wall_and_cpu()
     found = close_pairs(prints, args.radius, mirrored=False)
     taken, most_gb = wall_and_cpu() - began, peak_gb()
@@ -205,53 +192,8 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
         (f"flat, estimated from {len(queries):,} queries", *flat),
         ("flat / cleaning", *(flat / taken)),
     ]
-    title = (
-        f"{len(hashes):,} hashes, radius {args.radius} bits, {most_gb:.2f} GB, {len(found):,} pairs"
-    )
+    title = f"{len(hashes):,} hashes, {args.radius} bits, {most_gb:.2f} GB, {len(found):,} pairs"
     show(["", "s", "of CPU"], rows, title)
-    sample = np.r_[: min(args.sample, len(hashes))]  # the first are those with planted neighbours
-    known = set(zip(found["first"], found["second"], found["distance"], strict=True))
-    expected = missed = 0
-    for number in sample:
-        near = close_by_counting(hashes, number, args.radius)
-        near = near[np.lexsort([near[:, 1], near[:, 2]])][: pairs.NEAREST].tolist()
-        expected += len(near)
-        missed += sum((min(i, j), max(i, j), bits) not in known for i, j, bits in near)
-    print(
-        f"{len(sample)} of them against all by counting bits: {expected} nearest neighbours,"
-        f" {missed} missed or wrong"
-    )
-
-
-def measure_cells(args: argparse.Namespace, folder: Path) -> None:
-    heads = ["", "s", "of CPU", "peak GB so far", "pairs", "planted pairs found"]
-    show(heads, cells_of(args), f"{args.hashes:,} rows in k-means cells, radius {args.radius} bits")
-
-
-def cells_of(args: argparse.Namespace) -> Iterator[tuple]:
-    hashes = draw_hashes(args.hashes)
-    prints = prints_of(hashes)
-    pairs.EXACT = 0
-    began = wall_and_cpu()
-    found = close_pairs(prints, args.radius, mirrored=False)
-    taken = wall_and_cpu() - began
-    planted = np.arange(min(len(hashes) // 2, 10_000))
-    planted = planted[planted % (PLANTED_BITS + 1) <= args.radius]
-    known = set(zip(found["first"], found["second"], strict=True))
-    share = np.mean([(one, len(hashes) - 1 - one) in known for one in planted.tolist()])
-    yield "hashes", *taken, peak_gb(), len(found), float(share)
-    began = wall_and_cpu()
-    vectors = np.random.default_rng(0).normal(size=(len(hashes), 64)).astype(np.float32)
-    cells = isqrt(len(vectors))
-    index = faiss.IndexIVFScalarQuantizer(
-        faiss.IndexFlatL2(64), 64, cells, faiss.ScalarQuantizer.QT_fp16
-    )
-    index.nprobe, index.cp.niter = pairs.PROBES, pairs.ROUNDS
-    index.train(vectors[: pairs.SAMPLED * cells])
-    index.add(vectors)
-    for start in range(0, len(vectors), 4096):
-        index.search(vectors[start : start + 4096], pairs.NEAREST + 1)
-    yield "vectors of 64 numbers", *(wall_and_cpu() - began), peak_gb(), "", ""
 
 
 def measure_pairs(args: argparse.Namespace, folder: Path) -> None:
@@ -280,38 +222,72 @@ def growth(prints: pd.DataFrame) -> Iterator[tuple]:
             yield f"{count:,}", all_pairs, all_s, own, own / count, own_s
 
 
-def close_by_counting(hashes: np.ndarray, number: int, radius_bits: int) -> np.ndarray:
-    """(N, 3): `number`, each other position within the radius, and the distance in bits."""
-    words = (hashes ^ hashes[number]).view(np.uint16).reshape(-1, 4)
-    distance = BITS_SET[words].sum(axis=1, dtype=np.int64)
-    near = np.flatnonzero(distance <= radius_bits)
-    near = near[near != number]
-    return np.column_stack([np.full_like(near, number), near, distance[near]])
+def draw_placeholders(files: int) -> pd.DataFrame:
+    """Files of few pictures, as `clean` takes them; each second picture is near the one before."""
+    rng = np.random.default_rng(0)
+    hashes = rng.integers(0, 2**64, PICTURES, dtype=np.uint64)
+    hashes[1::2] = hashes[::2] ^ np.uint64(3)
+    picture, number = rng.integers(0, PICTURES, files), rng.integers(0, files * 2 // 5, files)
+    digits = np.array([f"{value:016x}" for value in hashes.tolist()], object)[picture]
+    domain = np.array(DOMAINS, object)[number % len(DOMAINS)]
+    table = pd.DataFrame({"domain": domain, "label": domain + pd.Series(number).map("/{}".format)})
+    order = pd.Series(rng.permutation(files)).map("{:08d}".format)
+    return table.assign(
+        image_path=order + pd.Series(picture).map("/{}.jpg".format),
+        split=rng.choice(["train", "val", "test"], files, p=[0.8, 0.1, 0.1]),
+        pixels=digits,
+        **dict.fromkeys(["whole", "content", "centre", "mirrored"], digits),
+    )
 
 
-PARTS = {"table": measure_table, "images": measure_images, "hashes": measure_hashes}
-PARTS |= {"cells": measure_cells, "pairs": measure_pairs}
+def embed(paths: Sequence[str], view: str) -> np.ndarray:
+    """The same features for each two pictures."""
+    number = [int(path.split("/")[1].removesuffix(".jpg")) // 2 for path in paths]
+    drawn_PD = np.random.default_rng(0).normal(size=(max(number, default=0) + 1, FEATURES))
+    return (drawn_PD / np.linalg.norm(drawn_PD, axis=1, keepdims=True))[number].astype(np.float32)
+
+
+class Same:
+    """Pictures that do not differ: what is near is a copy."""
+
+    def between(self, found: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
+        return np.zeros(len(found))
+
+    def altered(self, paths: Sequence[str]) -> np.ndarray:
+        return np.zeros(len(paths))
+
+
+def measure_placeholders(args: argparse.Namespace, folder: Path) -> None:
+    rows = []
+    for files in (args.files // 2, args.files):
+        table, near = draw_placeholders(files), NearConfig(action="drop")
+        config = CleaningConfig(near=near, labels_max=files * 2 // 5, leaks="drop_train")
+        began = wall_and_cpu()
+        left, found, *_ = clean(table, config, embed, Same())
+        taken = wall_and_cpu() - began
+        rows.append((f"{files:,} files", *taken, peak_gb(), len(found), len(left)))
+    heads = ["", "s", "of CPU", "peak GB so far", "found", "left"]
+    show(heads, rows, f"{PICTURES} pictures in many files")
+
+
+PARTS = {
+    "table": measure_table,
+    "images": measure_images,
+    "hashes": measure_hashes,
+    "pairs": measure_pairs,
+    "placeholders": measure_placeholders,
+}
 
 
 def main() -> None:
-    args = arguments(
-        __doc__,
-        parts=list(PARTS),
-        rows=2_830_000,
-        classes=316_446,
-        images=300,
-        side=500,
-        hashes=FULL,
-        sample=500,
-        radius=10,
-    )
+    args = arguments(__doc__, parts=list(PARTS), hashes=1_000_000, radius=10, files=300_000)
     for part in args.parts:
         with tempfile.TemporaryDirectory() as name:
-            if part == "table":  # drawn here: it is no part of the peak
-                drawn = draw_table(args.rows, args.classes)
+            if part == "table":  # drawn here: its memory is no part of the peak
+                drawn = draw_table()
                 for suffix in ("csv", "parquet"):
                     save_manifest(drawn, Path(name) / f"drawn.{suffix}")
-            apart(PARTS[part], args, Path(name))
+            in_own_process(PARTS[part], args, Path(name))
 
 
 if __name__ == "__main__":

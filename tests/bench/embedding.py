@@ -1,25 +1,22 @@
 """How fast embed.py is, against a plain DataLoader and timm loop; what a loader process makes.
 
-python tests/bench/embedding.py [commands] [worker] [--images 5000] [--size-px 112] [--side 500]
+python tests/bench/embedding.py [commands] [worker] [--images 5000] [--rounds 3]
 
 `commands` needs the real images and weights (GUIE_REAL). Both ways are whole commands, from the start
 of Python to the .npz, with the same model, images, size and batch; they take turns. The model alone, on
-random numbers, is the limit: what loading images for nothing would give.
-`worker` is one core's rate of loading photographs to embed, in CPU time, beside decoding alone.
+random numbers, is the limit: the speed if loading images took no time.
+`worker` is one core's rate of loading photographs to embed, in CPU time, over decoding alone.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -33,7 +30,9 @@ from guie.data.loader import RawImages, packed
 from guie.data.preprocess import Preprocess
 from guie.rows.embedding import PIECE
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+EMBED = Path(__file__).resolve().parents[2] / "src/embed.py"
+SIZE_PX, BATCH = 112, 128
+SIDE = 500  # of the drawn photographs
 PLAIN = """
 import sys
 import numpy as np
@@ -94,58 +93,52 @@ def children() -> np.ndarray:
     return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
 
 
-def commands(folder: Path, images: int, size_px: int, rounds: int, batch: int) -> None:
+def run(*words: object) -> None:
+    quiet = subprocess.DEVNULL
+    command = [sys.executable, *map(str, words)]
+    subprocess.run(command, check=True, stdout=quiet, stderr=quiet)
+
+
+def commands(folder: Path, images: int, rounds: int) -> None:
     """Whole commands in turn, and how near their embeddings are."""
     manifest, model = real_benchmark()
     listed, script = folder / "manifest.csv", folder / "plain.py"
     manifest.table.sample(images, random_state=0).to_csv(listed, index=False)
     script.write_text(PLAIN)
     _, name, weights = model.split(":")
-    root, number = str(manifest.root), itertools.count()
-    said = ["--size-px", str(size_px), "--batch-size", str(batch), "--root", root]
+    root, sizes = manifest.root, (SIZE_PX, BATCH)
 
     def ours(precision: str) -> None:
-        # A cache of its own: the check that every image can be decoded is part of each round.
-        caches = os.environ | {"GUIE_CACHE": str(folder / f"cache_{next(number)}")}
-        words = ["--model", model, "--manifest", str(listed), "--precision", precision, *said]
-        out = ["--out", str(folder / f"{precision}.npz")]
-        _run([str(SRC / "embed.py"), *words, *out], env=caches)
-
-    def plain() -> None:
-        out = str(folder / "plain.npz")
-        _run([str(script), name, weights, str(listed), root, str(size_px), str(batch), out])
+        # Each round checks anew that every image can be decoded
+        os.environ["GUIE_CACHE"] = tempfile.mkdtemp(dir=folder)
+        words = ["--model", model, "--manifest", listed, "--root", root, "--precision", precision]
+        words += ["--size-px", SIZE_PX, "--batch-size", BATCH, "--out", folder / f"{precision}.npz"]
+        run(EMBED, *words)
 
     ways = {
-        "plain loop": plain,
+        "plain loop": lambda: run(
+            script, name, weights, listed, root, *sizes, folder / "plain.npz"
+        ),
         "embed.py": lambda: ours("no"),
         "embed.py --precision bf16": lambda: ours("bf16"),
-        "the model alone": lambda: _run(["-c", ALONE, name, str(images), str(size_px), str(batch)]),
+        "the model alone": lambda: run("-c", ALONE, name, images, *sizes),
     }
     taken = in_turn(ways, rounds, children, warm_up=False)
+    embedded = [np.load(folder / f"{file}.npz")["embedding"] for file in ("plain", "no", "bf16")]
+    cosines = [float((emb_ND * embedded[0]).sum(axis=1).mean()) for emb_ND in embedded]
     rows = [
         (way, *np.median(taken[way], axis=0), *ratio(taken, "plain loop", way), cosine)
-        for way, cosine in zip(ways, [*_cosines(folder), ""], strict=True)
+        for way, cosine in zip(ways, [*cosines, ""], strict=True)
     ]
     heads = ["", "s, wall", "s, CPU", "speed, wall", "speed, CPU", "cosine to plain"]
-    show(heads, rows, f"{images:,} images of {size_px} px")
+    show(heads, rows, f"{images:,} images of {SIZE_PX} px")
 
 
-def _run(words: list[str], **settings: Any) -> None:
-    quiet = subprocess.DEVNULL
-    subprocess.run([sys.executable, *words], check=True, stdout=quiet, stderr=quiet, **settings)
-
-
-def _cosines(folder: Path) -> Iterator[float]:
-    """Yield the mean cosine of each way's embeddings to those of the plain loop."""
-    rows = [np.load(folder / f"{way}.npz")["embedding"] for way in ("plain", "no", "bf16")]
-    yield from (float((own_ND * rows[0]).sum(axis=1).mean()) for own_ND in rows)
-
-
-def worker(folder: Path, side: int, size_px: int, rounds: int) -> None:
+def worker(folder: Path) -> None:
     """Images per second of CPU time that one loader process makes of photographs."""
-    files = photographs(folder, 32, side)
+    files = photographs(folder, 32, SIDE)
     torch.set_num_threads(1)  # as in a loader
-    dataset = EvalDataset(files, Preprocess(size_px, [0.5] * 3, [0.5] * 3))
+    dataset = EvalDataset(files, Preprocess(224, [0.5] * 3, [0.5] * 3))
     raw, places = RawImages(dataset), range(len(files))
     pieces = [places[start : start + PIECE] for start in places[::PIECE]]
     ways = {
@@ -154,18 +147,21 @@ def worker(folder: Path, side: int, size_px: int, rounds: int) -> None:
         "for a GPU: decoded": lambda: [packed([raw[n] for n in own]) for own in pieces],
     }
     with patch.object(loader, "get_worker_info"):  # into shared memory, as in a loader
-        taken = in_turn(ways, rounds, time.process_time)
+        taken = in_turn(ways, 7, time.process_time)
     rates = {way: len(files) / np.median(seconds) for way, seconds in taken.items()}
     rows = [(way, rate, rate / rates["decoding alone"]) for way, rate in rates.items()]
-    title = f"loading photographs of {side * 4 // 3} x {side} px, of one core"
+    title = f"loading photographs of {SIDE * 4 // 3} x {SIDE} px, of one core"
     show(["", "images/s", "of decoding"], rows, title)
 
 
-if __name__ == "__main__":
-    parts = ("commands", "worker")
-    args = arguments(__doc__, parts=parts, images=5000, size_px=112, side=500, batch=128, rounds=3)
-    with tempfile.TemporaryDirectory() as temporary:
+def main() -> None:
+    args = arguments(__doc__, parts=("commands", "worker"), images=5000, rounds=3)
+    with tempfile.TemporaryDirectory() as name:
         if "worker" in args.parts:
-            worker(Path(temporary), args.side, 224, 7)
+            worker(Path(name))
         if "commands" in args.parts:
-            commands(Path(temporary), args.images, args.size_px, args.rounds, args.batch)
+            commands(Path(name), args.images, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,130 +1,57 @@
-"""How fast a frozen stage trains from cached features, against through the backbone, in one run.
+"""How fast train.py trains a frozen stage from cached features, against running the backbone.
 
-python tests/bench/frozen.py [--images 512] [--classes 4000] [--batch 256]
+python tests/bench/frozen.py [--images 512]
 
-Draws photograph-like JPEGs into a temporary folder; a ViT-Ti/16 of random weights at 112 px, a
-margin softmax, two loader workers. Images per second, and what the cached step spends its time on.
+Draws JPEGs as heavy as photographs into a temporary folder, each of a class of its own. A ViT-Ti/16 of random
+weights at 112 px, batches of 256, two views an image, two loader processes. Prints images per second of the
+steps; computing the features, once a stage, is not in them.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import pandas as pd
-from accelerate import Accelerator
-from common import Way, arguments, photographs, seconds_of, show, timm_model
+from common import arguments, in_own_process, photographs, show, timm_model
+from plain import timed_training
 
-from guie.config import RunConfig, config_from
-from guie.data.augmentation import Augment
-from guie.data.dataset import Batch, TrainDataset, classes_of
-from guie.data.loader import TrainLoader
-from guie.data.manifest import Manifest, Sidecar
-from guie.data.sampling import RankBatches, RankDraws, Sampler
-from guie.rows.embedding import raise_fault
-from guie.training.optim import build_optimizer, set_learning_rates
-from guie.training.run import Run
-from guie.training.stage import set_model, train_mode
-from guie.training.stage_data import StageData
-from guie.training.tasks import build_task
-
-SIZE_PX = 112
-VIEWS = 2
+BATCH, VIEWS, SIZE_PX, WARM_UP = 256, 2, 112, 1
+STEPS = {"through the backbone": 5, "from cached features": 200}
 
 
-class Bench:
-    """A frozen stage over photographs, and a clock."""
-
-    def __init__(self, folder: Path, args: argparse.Namespace):
-        self.batch, self.workers = args.batch, 2
-        self.config = config_from(
-            {
-                "name": "bench",
-                "out": str(folder),
-                "data": {"manifest": "none", "workers": self.workers},
-                "model": timm_model("vit_tiny_patch16_224", SIZE_PX),
-                "train": {
-                    "epochs": 1.0,
-                    "batch_size": args.batch,
-                    "cached_views": VIEWS,
-                    "lr": {"head": 1e-3, "classes": 1e-2},
-                    "augment": {"flip": 0.5, "color": 0.2},
-                },
-            },
-            RunConfig,
-        )
-        self.stage, self.rows = self.config.stages[0], rows_of(folder, args.images)
-        self.accelerator = Accelerator()
-        manifest = Manifest(self.rows, folder, folder / "none", Sidecar())
-        guard = SimpleNamespace(check=raise_fault)
-        self.run = Run(self.accelerator, self.config, folder / "bench", guard, manifest, None)
-        names = pd.DataFrame({"image_path": [f"{n}" for n in range(args.classes)]})
-        names = names.assign(label="d/" + names["image_path"].str.zfill(6), domain="d")
-        self.run.classes = classes_of(names)
-        self.task = build_task(self.config, self.run.classes).to(self.accelerator.device)
-        self.preprocess = set_model(self.task, self.config, 0, range(args.classes))
-        self.optimizer = build_optimizer(self.task, self.stage)
-        augment, labels = Augment(self.stage.augment), self.run.classes.labels
-        self.dataset = TrainDataset(self.rows, labels, folder, augment, self.preprocess, (0, 0))
-        self.sampler = Sampler(self.rows["domain"], "mixed", args.batch, (0, 0))
-
-    def computed(self) -> StageData:
-        return StageData(self.run, self.task, self.preprocess, {})
-
-    def images(self) -> Iterator[Batch]:
-        batches = RankBatches(self.sampler, 0, 10**6, 0, 1)
-        return iter(TrainLoader(self.dataset, batches, self.workers))
-
-    def step(self, batch: Batch) -> None:
-        """A step as `train.py` takes it."""
-        train_mode(self.task, self.stage)
-        set_learning_rates(self.optimizer, self.stage, 0, 1000)
-        self.task(batch.to(self.accelerator.device))[0].backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def rate(self, work: Way, steps: int) -> float:
-        """Images per second of so many batches, the first left out."""
-        seconds_of(work)
-        return steps * self.batch / seconds_of(lambda: [work() for _ in range(steps)])
-
-
-def rows_of(folder: Path, count: int) -> pd.DataFrame:
-    """Training rows of drawn JPEGs, each of another class."""
-    names = [file.name for file in photographs(folder, count, 375)]
-    labels = [f"d/{number:06d}" for number in range(count)]
-    return pd.DataFrame({"image_path": names, "label": labels, "domain": "d", "split": "train"})
-
-
-def compare(bench: Bench) -> dict[str, float]:
-    """Images per second of everything."""
-    made: list[StageData] = []
-    seconds = seconds_of(lambda: made.append(bench.computed()))
-    data, rates = made[0], {"computing the features": VIEWS * len(bench.rows) / seconds}
-    images = bench.images()
-    rates["through the backbone"] = bench.rate(lambda: bench.step(next(images)), 4)
-    batch = next(images)
-    rates["  the same, images ready in memory"] = bench.rate(lambda: bench.step(batch), 4)
-    cached = data.feature_batches(RankDraws(bench.sampler, 0, 10**6, 0, 1))
-    rates["from cached features"] = bench.rate(lambda: bench.step(next(cached)), 100)
-    rates["  drawing and reading alone"] = bench.rate(lambda: next(cached), 100)
-    batch = next(cached)
-    rates["  head, loss and optimiser alone"] = bench.rate(lambda: bench.step(batch), 100)
-    return rates
+def images_per_second(folder: Path, images: int, way: str) -> float:
+    """Of a training, without its first steps."""
+    cached, steps = way == "from cached features", STEPS[way]
+    config = {
+        "name": "frozen",
+        "out": str(folder),
+        "data": {"manifest": str(folder / "mix.csv"), "workers": 2},
+        "model": timm_model("vit_tiny_patch16_224", SIZE_PX),
+        "train": {
+            "epochs": (steps + 1) * BATCH / images,
+            "batch_size": BATCH,
+            "cached_views": VIEWS if cached else None,
+            "lr": {"head": 1e-3, "classes": 1e-2},
+            "augment": {"flip": 0.5, "color": 0.2},
+        },
+    }
+    wall_s, _ = timed_training(folder, config, steps, WARM_UP)
+    return (steps - WARM_UP - 1) * BATCH / wall_s
 
 
 def main() -> None:
-    args = arguments(__doc__, images=512, classes=4000, batch=256)
-    with tempfile.TemporaryDirectory() as folder:
-        rates = compare(Bench(Path(folder), args))
-    through = rates["through the backbone"]
-    rows = ((name, rate, rate / through) for name, rate in rates.items())
-    show(["", "images/s", "ratio"], rows, f"{args.classes} classes, batches of {args.batch}")
-    reading = rates["from cached features"] / rates["  drawing and reading alone"]
-    print(f"of a cached step, drawing and reading take {reading:.0%}; the rest is arithmetic")
+    args = arguments(__doc__, images=512)
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict("os.environ", GUIE_CACHE=name):
+        folder = Path(name)
+        names = [file.name for file in photographs(folder, args.images, 375)]
+        rows = pd.DataFrame({"image_path": names, "domain": "d", "split": "train", "role": "train"})
+        rows["label"] = [f"d/{number:06d}" for number in range(args.images)]
+        rows.to_csv(folder / "mix.csv", index=False)
+        rates = {way: in_own_process(images_per_second, folder, args.images, way) for way in STEPS}
+    slow = rates["through the backbone"]
+    show(["", "images/s", "ratio"], ((way, rate, rate / slow) for way, rate in rates.items()))
 
 
 if __name__ == "__main__":

@@ -2,56 +2,49 @@
 
 python tests/bench/loader.py [--images 256] [--side 500 1000] [--size-px 224] [--passes 7]
 
-Draws JPEGs as heavy as photographs into a temporary folder. One core, no loader processes; the
-three take turns, and all numbers are of CPU time: other work on the machine disturbs them least.
+Draws JPEGs as heavy as photographs into a temporary folder, and packs them in shards. One core, no loader
+processes. The ways take turns, and all numbers are of CPU time: other work disturbs them least.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import albumentations as A
 import cv2
 import numpy as np
-import pandas as pd
 import torch
 from albumentations.pytorch import ToTensorV2
-from common import Way, arguments, in_turn, photographs, ratio, show
+from common import (
+    BATCH,
+    MEAN,
+    STD,
+    arguments,
+    exhaust,
+    in_turn,
+    manifest_of,
+    photographs,
+    ratio,
+    show,
+    train_loader,
+)
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from guie.config.stages import AugmentConfig
-from guie.data.augmentation import Augment
-from guie.data.dataset import TrainDataset
-from guie.data.loader import TrainLoader
-from guie.data.preprocess import Preprocess
-from guie.data.sampling import RankBatches, Sampler
+from guie.curation.packing import pack
+from guie.data.manifest import load_manifest
 
-AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)
-MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
-BATCH = 64
-
-
-def ours(files: list[Path], size_px: int, normalised: bool) -> Way:
-    """The loader that train.py uses; without its last step, what a loader process does."""
-    names = [file.name for file in files]
-    rows = pd.DataFrame({"image_path": names, "label": "l", "domain": "d"})
-    preprocess = Preprocess(size_px, MEAN, STD)
-    dataset = TrainDataset(rows, ["l"], files[0].parent, Augment(AUGMENT), preprocess, (0, 0))
-    batches = RankBatches(
-        Sampler(rows["domain"], "mixed", BATCH, (0, 0)), 0, len(files) // BATCH, 0, 1
-    )
-    loader = TrainLoader(dataset, batches, workers=0)
-    return lambda: _exhaust(loader if normalised else loader.loader)
+SHARD_BYTES = 10_000_000
 
 
 class Plain(Dataset):
     """The usual: PIL, then albumentations with its random resized crop."""
 
-    def __init__(self, files: list[Path], size_px: int):
+    def __init__(self, files: Sequence[Path], size_px: int):
         self.files = files
         self.transform = A.Compose(
             [
@@ -72,44 +65,38 @@ class Plain(Dataset):
         return self.transform(image=image_HWC)["image"], 0
 
 
-def peer(files: list[Path], size_px: int) -> Way:
-    loader = DataLoader(Plain(files, size_px), BATCH, shuffle=True)
-    return lambda: _exhaust(loader)
-
-
-def decoding(files: list[Path]) -> Way:
-    """Nothing but the decoding."""
-    return lambda: _exhaust(np.asarray(Image.open(file).convert("RGB")) for file in files)
-
-
-def _exhaust(made: Iterable) -> None:
-    for _ in made:
-        pass
-
-
 def main() -> None:
     args = arguments(__doc__, images=256, side=[500, 1000], size_px=224, passes=7)
     images = max(BATCH, args.images // BATCH * BATCH)  # whole batches of all
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     for side in args.side:
-        with tempfile.TemporaryDirectory() as folder:
-            files = photographs(Path(folder), images, side)
-            bits = 8 * sum(file.stat().st_size for file in files)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            os.environ["GUIE_CACHE"] = str(folder / "cache")
+            files = photographs(folder / "files", images, side)
+            manifest = manifest_of(files)
+            shards = load_manifest(pack(manifest, folder / "shards", SHARD_BYTES, 1))
+            loader, packed = (train_loader(each, args.size_px) for each in (manifest, shards))
+            plain = DataLoader(Plain(files, args.size_px), BATCH, shuffle=True)
             ways = {
-                "JPEG decoding alone": decoding(files),
-                "peer: PIL + albumentations, cv2 resize": peer(files, args.size_px),
-                "ours, as a loader process makes it": ours(files, args.size_px, False),
-                "ours, normalised on the CPU too": ours(files, args.size_px, True),
+                "JPEG decoding alone": lambda files=files: exhaust(
+                    np.asarray(Image.open(file).convert("RGB")) for file in files
+                ),
+                "PIL + albumentations": lambda plain=plain: exhaust(plain),
+                "ours, as a loader process makes it": lambda one=loader: exhaust(one.loader),
+                "the same from shards": lambda one=packed: exhaust(one.loader),
+                "ours, normalised on the CPU too": lambda one=loader: exhaust(one),
             }
             spent = in_turn(ways, args.passes, time.process_time)
+            bits = 8 * sum(file.stat().st_size for file in files)
         title = f"{side * 4 // 3} x {side} px, {bits / images / side**2 * 3 / 4:.1f} bits a pixel"
-        alone, plain, *_ = ways
+        alone, other, *_ = ways
         rows = (
-            (name, images / min(seconds), ratio(spent, alone, name), ratio(spent, plain, name))
+            (name, images / min(seconds), ratio(spent, alone, name), ratio(spent, other, name))
             for name, seconds in spent.items()
         )
-        show(["", "images/s", "of decoding", "of the peer"], rows, title)
+        show(["", "images/s", "of decoding", "of PIL + albumentations"], rows, title)
 
 
 if __name__ == "__main__":

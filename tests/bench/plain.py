@@ -1,11 +1,11 @@
 """train.py against a plain loop of the same model, images and views: images a second, wall and CPU.
 
-python tests/bench/plain.py [--steps 30] [--batch-size 64] [--workers 2] [--rounds 3]
+python tests/bench/plain.py [--steps 30] [--batch-size 64] [--rounds 3]
 
 The plain loop is what you would write instead: timm, torchvision's transforms with Pillow, a DataLoader, an
-ArcFace of a whole matrix, AdamW in groups, a one-cycle schedule. Both train a ViT-Ti/16 at 112 px on the
-images of mini-uned that GUIE_REAL holds, with random crops and flips, in processes of their own that take
-turns. The first steps are left out. CPU time is that of the process and its loaders.
+ArcFace with the whole logits, AdamW in groups, a one-cycle schedule. Both train a ViT-Ti/16 at 112 px on the
+images of mini-uned below GUIE_REAL, with random crops and flips, in processes of their own that take turns.
+The first steps are left out. CPU time is that of the process and its two loaders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pandas as pd
 import psutil
 import timm
 import torch
-from common import apart, arguments, real_benchmark, show
+from common import RATES, arguments, in_own_process, real_benchmark, show, timm_model
 from PIL import Image
 from torch import nn
 from torch.nn import functional
@@ -36,23 +36,21 @@ from guie.config.loading import to_yaml
 from guie.data.manifest import save_manifest
 from guie.training import loop as training_loop
 
-WARM_UP = 5  # steps
+WARM_UP, WORKERS = 5, 2
 SIZE_PX, DIM, MARGIN_RAD, SCALE = 112, 64, 0.3, 30.0
-RATES = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
 
 
 class Clock:
-    """Wall and CPU seconds of this process and its children between two steps."""
+    """Wall and CPU seconds of this process and its children, from step `warm_up` to the last."""
 
-    def __init__(self, steps: int):
-        self.steps, self.begun = steps, 0
-        self.spent = np.zeros(2)
+    def __init__(self, steps: int, warm_up: int = WARM_UP):
+        self.steps, self.warm_up, self.begun = steps, warm_up, 0
 
     def step_begins(self) -> None:
         """Call it as each step begins; the last step is not counted."""
-        self.begun += 1
-        if self.begun == WARM_UP + 1:
+        if self.begun == self.warm_up:
             self.began = self._now()
+        self.begun += 1
         if self.begun == self.steps:
             self.spent = self._now() - self.began
 
@@ -93,7 +91,7 @@ def plain_loop(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarr
         batch_size=args.batch_size,
         shuffle=True,
         drop_last=True,
-        num_workers=args.workers,
+        num_workers=WORKERS,
     )
     backbone = timm.create_model("vit_tiny_patch16_224", img_size=SIZE_PX, num_classes=0)
     head = nn.Linear(backbone.num_features, DIM)
@@ -120,51 +118,45 @@ def plain_loop(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarr
         loss.backward()
         optimizer.step()
         schedule.step()
-        if clock.begun % 20 == 0:
-            print(f"loss {loss.item():.3f}")
     return clock.spent
 
 
 def by_train(manifest: Path, root: Path, args: argparse.Namespace) -> np.ndarray:
-    clock, train_mode = Clock(args.steps), training_loop.train_mode
+    model = timm_model("vit_tiny_patch16_224", SIZE_PX) | {"head": {"dim": DIM}}
+    model["image"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    config = {
+        "name": "plain",
+        "out": str(manifest.parent),
+        "data": {"manifest": str(manifest), "root": str(root), "workers": WORKERS},
+        "model": model,
+        "task": {"loss": {"name": "arcface", "margin_rad": MARGIN_RAD, "scale": SCALE}},
+        "train": {
+            "epochs": 1,
+            "batch_size": args.batch_size,
+            "lr": RATES,
+            "augment": {"fit": "squash", "flip": 0.5},
+        },
+    }
+    return timed_training(manifest.parent, config, args.steps)
+
+
+def timed_training(folder: Path, config: dict, steps: int, warm_up: int = WARM_UP) -> np.ndarray:
+    """Wall and CPU seconds of train.py from step `warm_up` to this one."""
+    clock, train_mode = Clock(steps, warm_up), training_loop.train_mode
 
     def timed(*given: object) -> None:
         clock.step_begins()
         train_mode(*given)
 
-    config = configure(manifest, root, args.batch_size, args.workers)
+    path = folder / "timed.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
     with mock.patch.object(training_loop, "train_mode", timed):
-        train.main(["--config", str(config), "--overwrite"])
-    assert clock.begun >= args.steps
+        train.main(["--config", str(path), "--overwrite"])
     return clock.spent
 
 
-def configure(manifest: Path, root: Path, batch_size: int, workers: int) -> Path:
-    """The same run as a config."""
-    config = {
-        "name": "plain",
-        "out": str(manifest.parent),
-        "data": {"manifest": str(manifest), "root": str(root), "workers": workers},
-        "model": {
-            "backbone": {"library": "timm", "name": "vit_tiny_patch16_224"},
-            "image": {"size_px": SIZE_PX, "mean": [0.5] * 3, "std": [0.5] * 3},
-            "head": {"dim": DIM},
-        },
-        "task": {"loss": {"name": "arcface", "margin_rad": MARGIN_RAD, "scale": SCALE}},
-        "train": {
-            "epochs": 1,
-            "batch_size": batch_size,
-            "lr": RATES,
-            "augment": {"fit": "squash", "flip": 0.5},
-        },
-    }
-    path = manifest.with_name("plain.yaml")
-    path.write_text(to_yaml(config), encoding="utf-8")
-    return path
-
-
 def main() -> None:
-    args = arguments(__doc__, steps=30, batch_size=64, workers=2, rounds=3)
+    args = arguments(__doc__, steps=30, batch_size=64, rounds=3)
     real, _ = real_benchmark()
     table = real.split("train").sample(frac=1.0, random_state=0)
     loops: dict[str, Callable] = {"plain loop": plain_loop, "train.py": by_train}
@@ -174,7 +166,7 @@ def main() -> None:
         save_manifest(table[: (args.steps + 1) * args.batch_size], manifest)
         for _ in range(args.rounds):
             for name, one in loops.items():
-                taken[name].append(apart(one, manifest, real.root, args))
+                taken[name].append(in_own_process(one, manifest, real.root, args))
     images = (args.steps - WARM_UP - 1) * args.batch_size
     seconds = {name: np.array(rounds) for name, rounds in taken.items()}
     rows = [(name, *(images / np.median(each, axis=0))) for name, each in seconds.items()]

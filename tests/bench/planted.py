@@ -1,23 +1,20 @@
-"""Which planted copies cleaning finds, by kind of alteration, and which other images it takes for copies.
+"""Which planted copies cleaning finds, by alteration, and how many other images it takes for copies.
 
 GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--each 10] [--seed 0]
-                                               [--workers 2] [--mirrored] [--drawn 0]
                                                [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
-`GUIE_REAL`, or drawn toy images without it. `--drawn` adds so many simple drawings. A copy of a val or
-test image becomes a training image of a class of its own: a leak. A copy of a training image joins that
-image's class: a near-duplicate.
+`GUIE_REAL`, or drawn toy images without it. A copy of a val or test image becomes a training image of a
+class of its own: a leak. A copy of a training image joins that image's class: a near-duplicate.
 
-`curate.py` reads the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs
-are among its certain findings, and how many findings connect other images. `--nearest` sets how many
-pairs an image proposes at most. `--cells` searches in k-means cells, as cleaning does above a million
-images. The same seed plants the same pairs.
+`curate.py` cleans the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs are
+among its certain findings, and the findings that connect other images. Those within a class may be copies
+that the data set has. `--nearest` sets how many pairs an image proposes at most. `--cells` searches in
+k-means cells, as cleaning does above three million images. The same seed plants the same pairs.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import tempfile
@@ -38,25 +35,6 @@ from guie.config.loading import to_yaml
 from guie.curation.duplicates import pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
-
-# Press photographs that have two labels in mini-uned: found by pixels, confirmed by looking
-SAME_PHOTOGRAPH = """
-aston-martin-v8-vantage-convertible-2012/006 aston-martin-v8-vantage-coupe-2012/018
-aston-martin-v8-vantage-convertible-2012/007 aston-martin-v8-vantage-coupe-2012/009
-aston-martin-v8-vantage-convertible-2012/021 aston-martin-virage-convertible-2012/015
-audi-tt-hatchback-2011/032 audi-tt-rs-coupe-2012/011
-bentley-continental-gt-coupe-2007/017 bentley-continental-gt-coupe-2012/024
-bmw-6-series-convertible-2007/020 bmw-m6-convertible-2010/031
-bugatti-veyron-16-4-convertible-2009/005 bugatti-veyron-16-4-coupe-2009/037
-chevrolet-express-cargo-van-2007/015 chevrolet-express-van-2007/012
-dodge-caliber-wagon-2007/017 dodge-caliber-wagon-2012/021
-dodge-caliber-wagon-2007/021 dodge-caliber-wagon-2012/005
-dodge-charger-sedan-2012/023 dodge-charger-srt-8-2009/007
-jeep-liberty-suv-2012/016 jeep-patriot-suv-2012/022
-rolls-royce-phantom-drophead-coupe-convertible-2012/022 rolls-royce-phantom-sedan-2012/014
-"""
-DRAWN = 5  # domains of drawings
-REAL_COPIES = {frozenset(pair.split()) for pair in SAME_PHOTOGRAPH.strip().splitlines()}
 
 
 def jpeg(image: Image.Image, quality: int) -> Image.Image:
@@ -100,28 +78,6 @@ def lettered(image: Image.Image) -> Image.Image:
     pen = ImageDraw.Draw(image)
     pen.text(place, "www.example.com", "white", font, stroke_width=1, stroke_fill="black")
     return image
-
-
-def draw(folder: Path, count: int, seed: int) -> pd.DataFrame:
-    """Save drawings of soft colours and a few shapes; return rows of a manifest, of ten images a class."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for number in range(count):
-        domain, name = f"drawn-{number % DRAWN}", number // (10 * DRAWN)
-        side = 3 + number % DRAWN  # of the coarse colours: few make pictures alike
-        coarse = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
-        image = coarse.resize((112, 112), Image.Resampling.BICUBIC)
-        pen = ImageDraw.Draw(image)
-        for _ in range(3):
-            x, y = rng.integers(0, 90, 2).tolist()
-            colour = tuple(rng.integers(0, 256, 3).tolist())
-            pen.ellipse((x, y, x + 25, y + 35), colour)
-        path = Path("drawn", domain, str(name), f"{number}.jpg")
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        image.save(folder / path, quality=90)
-        rows.append((str(path), f"{domain}/{name}", domain, "test" if name % 3 == 2 else "train"))
-    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
-    return table.assign(role=np.where(table["split"] == "train", "train", "both"))
 
 
 # The first eleven are promised to be found.
@@ -172,18 +128,17 @@ def plant(table: pd.DataFrame, folder: Path, each: int, seed: int) -> pd.DataFra
     return copies.assign(split="train", role="train")
 
 
-def cleaned(folder: Path, args: argparse.Namespace) -> pd.DataFrame:
+def cleaned(folder: Path) -> pd.DataFrame:
     """Return the certain findings of a mix of the folder's manifest, with the column `ends`."""
-    near = {"mirrored": True} if args.mirrored else {}
     config = {
         "name": "planted",
         "out": f"{folder}/mix.csv",
         "sources": [{"kind": "manifest", "path": f"{folder}/manifest.csv"}],
         # Planted leaks are many more than a real mix has.
-        "clean": {"leaks": "drop_train", "share_max": 0.99, "near": near},
+        "clean": {"leaks": "drop_train", "share_max": 0.99},
     }
     (folder / "mix.yaml").write_text(to_yaml(config))
-    curate.main(["--config", f"{folder}/mix.yaml", "--workers", str(args.workers)])
+    curate.main(["--config", f"{folder}/mix.yaml"])
     found = pd.read_csv(folder / "mix.findings.csv", keep_default_na=False)
     ends = zip(found["image_path"], found["other_path"], strict=True)
     return found.assign(ends=[*map(frozenset, ends)])[found["sure"]]
@@ -209,37 +164,17 @@ def show_recall(copies: pd.DataFrame, found: pd.DataFrame) -> None:
 
 
 def show_others(copies: pd.DataFrame, found: pd.DataFrame) -> None:
-    """Print the findings that connect other images than a copy and its original, by kind and domain.
-
-    Those within a class may be copies that the data set has.
-    """
+    """Print the findings that connect other images than a copy and its original, by domain and kind."""
     original = dict(zip(copies["image_path"], copies["original"], strict=True))
-    origins = [frozenset(original.get(end, end) for end in ends) for ends in found["ends"]]
-    names = [
-        frozenset("/".join(Path(end).with_suffix("").parts[-2:]) for end in ends)
-        for ends in origins
-    ]
-    planted = np.array([len(ends) == 1 for ends in origins])
-    real = np.array([name in REAL_COPIES for name in names])
-    print(f"findings on the photographs that have two labels: {real.sum()}")
-    others = found[~planted & ~real]
+    planted = [len({original.get(end, end) for end in ends}) == 1 for ends in found["ends"]]
+    others = found[~np.array(planted, bool)]
     counts = others.assign(domain=others["label"].str.split("/").str[0])
     counts = counts.groupby(["domain", "kind"]).size().unstack(fill_value=0)
     show_frame(counts, "Other findings, in images")
 
 
 def main() -> None:
-    args = arguments(
-        __doc__,
-        images=400,
-        each=10,
-        seed=0,
-        workers=os.cpu_count(),
-        mirrored=False,
-        drawn=0,
-        nearest=pairs.NEAREST,
-        cells=False,
-    )
+    args = arguments(__doc__, images=400, each=10, seed=0, nearest=pairs.NEAREST, cells=False)
     pairs.NEAREST = args.nearest
     if args.cells:
         pairs.EXACT = 0
@@ -255,18 +190,14 @@ def main() -> None:
         table = drawn[drawn.groupby("domain").cumcount() < args.images].sort_index()
         table = table.assign(image_path="set/" + table["image_path"])
         copies = plant(table, folder, args.each, args.seed)
-        if args.drawn:
-            table = pd.concat([table, draw(folder, args.drawn, args.seed)], ignore_index=True)
         both = pd.concat([table, copies.drop(columns=["original", "how", "leak"])])
         both.to_csv(folder / "manifest.csv", index=False)
         began = time.perf_counter()
-        found = cleaned(folder, args)
+        found = cleaned(folder)
         seconds = time.perf_counter() - began
-        print(
-            f"\n{len(table):,} images, {len(copies):,} planted copies; cleaned in {seconds:.0f} s"
-        )
-        show_recall(copies, found)
-        show_others(copies, found)
+    print(f"\n{len(table):,} images, {len(copies):,} copies; cleaned in {seconds:.0f} s")
+    show_recall(copies, found)
+    show_others(copies, found)
 
 
 if __name__ == "__main__":

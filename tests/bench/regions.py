@@ -1,12 +1,12 @@
 """Does an index of several regions an image find more? On images as they are, and pasted into others.
 
-python tests/bench/regions.py --model timm:vit_tiny_patch16_224:WEIGHTS --manifest M [--size-px 112]
-                              [--classes 40] [--object 0.5] [--domains emoji leaves] [--out FILE.json]
+python tests/bench/regions.py --model timm:vit_tiny_patch16_224:WEIGHTS --manifest M
+                              [--domains emoji leaves] [--out FILE.json]
 
 Queries are whole images. An index image is as near as its nearest region, see guie.data.regions. With
-clutter, every index image is pasted on a train image of another domain, at a random place. Its longer side is
---object of the other's. The metrics are of the merged index, mean over domains, or over those named: the
-ones that the model did not train on. The gain in R@1 has its 95 % interval over classes.
+clutter, every index image is pasted on a train image of another domain, at a random place, at half its longer
+side. The metrics are of the merged index, mean over domains, or over those named: the ones that the model
+did not train on. The gain in R@1 has its 95 % interval over classes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import arguments, queries_of, save_table, show
+from common import arguments
+from reranking import KEYS, compared, queries_of, show_and_save
 from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
@@ -25,22 +26,19 @@ from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 from guie.data.regions import GRIDS, Region, regions_of
-from guie.evaluation.bootstrap import paired
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.metrics import ranking_metrics
 from guie.evaluation.opened import load_embedding_model
 from guie.evaluation.search import searches
 from guie.rows.embedding import embed_dataset
 
-KEYS = ("r_at_1", "mmp_at_5", "map_at_100")
 DEPTH = 100
-IMAGES = 6  # of a class, at most
-SIDE_PX = 320  # of an image with clutter
+CLASSES, IMAGES = 40, 6  # of a domain, of a class: at most
+MODEL_PX = 112
+SIDE_PX, SHARE = 320, 0.5  # of an image with clutter; of the pasted image's longer side
 
 
-def cluttered(
-    table: pd.DataFrame, others: pd.DataFrame, root: Path, folder: Path, share: float
-) -> None:
+def cluttered(table: pd.DataFrame, others: pd.DataFrame, root: Path, folder: Path) -> None:
     """Write each image of the table, pasted on one of another domain, as `folder/<row>.jpg`."""
     rng = np.random.default_rng(0)
     domain_O = others["domain"].to_numpy(object)
@@ -50,7 +48,7 @@ def cluttered(
         other = rng.choice(np.flatnonzero(domain_O != domain))
         around = open_as_seen(root / others["image_path"][other]).resize((SIDE_PX, SIDE_PX))
         pasted = open_as_seen(root / path)
-        scale = SIDE_PX * share / max(pasted.size)
+        scale = SIDE_PX * SHARE / max(pasted.size)
         pasted = pasted.resize([max(round(scale * side), 1) for side in pasted.size])
         room = SIDE_PX - pasted.width, SIDE_PX - pasted.height
         around.paste(pasted, tuple(int(rng.integers(0, most + 1)) for most in room))
@@ -58,66 +56,45 @@ def cluttered(
 
 
 def main() -> None:
-    args = arguments(
-        __doc__,
-        model=str,
-        manifest=str,
-        split="test",
-        size_px=112,
-        classes=40,
-        object=0.5,
-        domains=[""],
-        out=str | None,
-    )
+    args = arguments(__doc__, model=str, manifest=str, domains=[""], out=str | None)
     manifest = load_manifest(args.manifest)
-    table = sampled(manifest.split(args.split), args.classes)
-    images = queries_of(table, args.domains)
-    (search,) = searches("merged", images, table["domain"].to_numpy())
-    regions = regions_of(max(GRIDS))
+    table = sampled(manifest.split("test"))
+    (search,) = searches("merged", queries_of(table, args.domains), table["domain"].to_numpy())
     accelerator = make_accelerator()
     with tempfile.TemporaryDirectory() as name:
-        opened = load_embedding_model(args.model, accelerator, Path(name), args.size_px, "squash")
+        opened = load_embedding_model(args.model, accelerator, Path(name), MODEL_PX, "squash")
         opened.embedder.to(accelerator.device)
         folder = Path(name) / "clutter"
         folder.mkdir()
-        cluttered(table, manifest.split("train"), manifest.root, folder, args.object)
+        cluttered(table, manifest.split("train"), manifest.root, folder)
         files = {
             "as they are": [str(manifest.root / path) for path in table["image_path"]],
             "with clutter": [str(folder / f"{row}.jpg") for row in range(len(table))],
         }
         embedded = {
             title: np.stack(
-                [embed(accelerator, opened, paths, one) for one in tqdm(regions)], axis=1
+                [embed(accelerator, opened, paths, one) for one in tqdm(regions_of(max(GRIDS)))],
+                axis=1,
             )
             for title, paths in files.items()
         }
     rows = []
     query_QD = embedded["as they are"][search.query_Q, 0]
     for title, emb_TRD in embedded.items():
-        plain = None
-        for count in GRIDS:
-            found = score(query_QD, emb_TRD[search.index_I, :count], search, table)
-            plain = found if plain is None else plain
-            domain_Q, label_Q = (
-                table[key].to_numpy()[search.query_Q] for key in ("domain", "label")
-            )
-            means = found.groupby(domain_Q).mean().mean()
-            ahead = paired(*(v["r_at_1"].to_numpy() for v in (plain, found)), label_Q, domain_Q)
-            rows.append((title, count, *means, ahead.difference, ahead.low, ahead.high))
+        ways = {n: score(query_QD, emb_TRD[search.index_I, :n], search, table) for n in GRIDS}
+        rows += [(title, *row) for row in compared(ways, search, table)]
     heads = ["index images", "regions", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
-    show(heads, rows, f"{len(table):,} images, {args.model}")
-    if args.out:
-        save_table(args.out, heads, rows)
+    show_and_save(heads, rows, f"{len(table):,} images, {args.model}", args.out)
 
 
-def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:
+def sampled(table: pd.DataFrame) -> pd.DataFrame:
     """Some classes of each domain, with some images of each, all drawn at random."""
     rng = np.random.default_rng(0)
     table = table[table.groupby("label")["label"].transform("size") > 1]
     kept = [
         name
         for _, rows in table.groupby("domain")
-        for name in rng.permutation(sorted(rows["label"].unique()))[:classes]
+        for name in rng.permutation(sorted(rows["label"].unique()))[:CLASSES]
     ]
     rows = table[table["label"].isin(kept)].sample(frac=1.0, random_state=0)
     return rows.groupby("label").head(IMAGES).sort_index().reset_index(drop=True)
@@ -131,7 +108,7 @@ def embed(accelerator, opened, paths: list[str], region: Region) -> np.ndarray:
 
 
 def score(query_QD: np.ndarray, index_IRD: np.ndarray, search, table: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of each query by the best crop of every index image, without the query's own image."""
+    """The metrics of each query by the best region of every index image, without its own image."""
     label_T = table["label"].to_numpy(object)
     positives_Q = np.empty(len(query_QD), int)
     relevant_QK = np.empty((len(query_QD), DEPTH), bool)

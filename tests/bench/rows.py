@@ -1,20 +1,22 @@
-"""What the number of rows costs at the start of a training from shards: seconds and memory, step by step.
+"""How the number of rows matters: at the start of a training from shards, and in a store of rows.
 
-python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112]
-                            [--workers 2] [--sampler shards]
+python tests/bench/rows.py [start] [store] [--rows 1000000] [--classes 100000]
 
-Packs a few drawn JPEGs into one shard. The index repeats them under as many names as there are rows. Then
-a process of its own starts as training does: read and check the index, look up which images were decoded,
-list the classes, hash the rows for a later resume, make data set and sampler, load a first batch
-with worker processes. At the second start the checked table and the places are in the cache, mapped from
-disk. Memory is what the process itself holds at most, more than after its imports; mapped files are not
-counted, as all processes share them.
+`start` packs a few drawn JPEGs into one shard, whose index repeats them under as many names as there are
+rows. Then a process of its own starts as training does: it checks the index, finds which images were
+decoded, lists the classes, hashes the rows for a later resume, and loads a first batch with two loader
+processes. A second start reads the checked table and the places from the cache, mapped from disk. Memory is
+the process's own peak above its imports; mapped files are not counted, as all processes share them.
+
+`store` fills a store of computed rows, 64 numbers each, finds what is missing, and reads rows.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+import resource
 import tempfile
 import threading
 import time
@@ -24,9 +26,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
-from common import apart, arguments, photographs, show
+from common import AUGMENT, MEAN, STD, arguments, in_own_process, manifest_of, photographs, show
 
-from guie.config.stages import AugmentConfig
 from guie.curation.packing import pack
 from guie.data.augmentation import Augment
 from guie.data.dataset import (
@@ -42,19 +43,20 @@ from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
 from guie.rows.readable import readable
+from guie.rows.states import States
+from guie.rows.store import Store
 
-BATCH = 128
-HEIGHT = 240  # of the drawn images
+IMAGES, HEIGHT = 64, 240  # that are drawn
+SIZE_PX, BATCH, WORKERS = 112, 128, 2
+BLOCK, DIM = 4096, 64  # of the store
+NEW = 1000  # images that the store lacks
+READ = 8192  # rows read at random
 
 
-def write_repeated(folder: Path, images: int, rows: int, classes: int) -> Path:
+def write_repeated(folder: Path, rows: int, classes: int) -> Path:
     """Write one shard of drawn images and an index that repeats them; return the index."""
-    (folder / "files").mkdir()
-    files = photographs(folder / "files", images, HEIGHT)
-    table = pd.DataFrame({"image_path": [file.name for file in files], "label": "d/0"})
-    table = table.assign(domain="d", split="train", role="train")
-    table.to_csv(folder / "files/m.csv", index=False)
-    index = pack(load_manifest(folder / "files/m.csv"), folder / "shards", 1 << 30, 1)
+    manifest = manifest_of(photographs(folder / "files", IMAGES, HEIGHT))
+    index = pack(manifest, folder / "shards", 1 << 30, 1)
     once, facts = pd.read_parquet(index), read_facts(index)
     many = once.iloc[np.arange(rows) % len(once)].reset_index(drop=True)
     many["label"] = [f"d/{number % classes:07d}" for number in range(rows)]
@@ -63,19 +65,19 @@ def write_repeated(folder: Path, images: int, rows: int, classes: int) -> Path:
     return index
 
 
-def start(index: Path, size_px: int, workers: int, sampler: str) -> list[tuple[str, float, float]]:
+def start(index: Path) -> list[tuple[str, float, float]]:
     """Return (step, seconds, peak memory in GB above the imports) of a start."""
-    multiprocessing.set_start_method("fork", force=True)  # Linux's default, which `apart` changed
+    multiprocessing.set_start_method("fork", force=True)  # Linux's default, which a spawn changed
     with OwnMemory() as memory:
         begun = memory.peak_gb()
         return [
             (name, seconds, max(0.0, memory.peak_gb() - begun))
-            for name, seconds in _steps(index, size_px, workers, sampler)
+            for name, seconds in steps_of_start(index)
         ]
 
 
 class OwnMemory:
-    """The peak of this process's memory without mapped files, looked up every two milliseconds."""
+    """The peak of this process's memory without mapped files, read every two milliseconds."""
 
     def __enter__(self) -> OwnMemory:
         self.seen, self.left = 0, threading.Event()
@@ -102,56 +104,85 @@ class OwnMemory:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
-def _steps(index: Path, size_px: int, workers: int, kind: str) -> Iterator[tuple[str, float]]:
-    clock = time.perf_counter()
+class Laps:
+    """A clock: each call returns a step's name, and the seconds since the call before."""
 
-    def step(name: str) -> tuple[str, float]:
-        nonlocal clock
-        before, clock = clock, time.perf_counter()
-        return name, clock - before
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
 
+    def __call__(self, name: str) -> tuple[str, float]:
+        before, self.last = self.last, time.perf_counter()
+        return name, self.last - before
+
+
+def steps_of_start(index: Path) -> Iterator[tuple[str, float]]:
+    lap = Laps()
     manifest = load_manifest(index)
-    yield step("read and check the index")
+    yield lap("read and check the index")
     one, dropped = Accelerator(cpu=True), index.with_name("dropped.csv")
     manifest = readable(one, manifest, ("train",), drop_bad=False, dropped=dropped)
-    yield step("map the places, look up which were decoded")
+    yield lap("map the places, look up which were decoded")
     rows = training_rows(manifest)
     labels = classes_of(distinct_rows([rows])).labels
-    yield step("list the classes")
+    yield lap("list the classes")
     rows_hash([rows])
-    yield step("hash the rows")
-    preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3)
-    dataset = TrainDataset(
-        rows, labels, manifest.root, Augment(AugmentConfig()), preprocess, (0, 0)
-    )
-    yield step("make the data set")
-    sampler = Sampler(rows["domain"], kind, BATCH, (0, 0), shard_of_row=rows["shard"])
+    yield lap("hash the rows")
+    preprocess, augment = Preprocess(SIZE_PX, MEAN, STD), Augment(AUGMENT)
+    dataset = TrainDataset(rows, labels, manifest.root, augment, preprocess, (0, 0))
+    yield lap("make the data set")
+    sampler = Sampler(rows["domain"], "shards", BATCH, (0, 0), shard_of_row=rows["shard"])
     batches = RankBatches(sampler, 0, 8, 0, 1)
-    yield step("make the sampler")
-    loading = iter(TrainLoader(dataset, batches, workers=workers).loader)
-    next(loading)
-    yield step("load a first batch")
+    yield lap("make the sampler")
+    next(iter(TrainLoader(dataset, batches, workers=WORKERS).loader))
+    yield lap("load a first batch")
+
+
+def measure_start(args: argparse.Namespace, folder: Path) -> None:
+    index = in_own_process(write_repeated, folder, args.rows, args.classes)
+    size_mb = index.stat().st_size / 1e6
+    print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
+    for title in ("First start", "Second start"):
+        steps = in_own_process(start, index)
+        whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
+        show(["", "seconds", "peak, GB"], [*steps, whole], title)
+
+
+def steps_of_store(count: int, folder: Path) -> Iterator[tuple[str, float]]:
+    lap = Laps()
+    names = [f"{number % 300_000:06d}/{number:08d}.jpg" for number in range(count + NEW)]
+    states = States(names, np.full(count + NEW, 60_000), np.arange(count + NEW) + 10**18)
+    yield lap("names, sizes and times")
+    assert len(states.key_N) == count + NEW
+    yield lap("their keys")
+    store = Store(folder, {"bench": DIM}, np.float16)
+    rows = np.zeros((BLOCK, DIM), np.float16)
+    for first in range(0, count, BLOCK):
+        part = np.arange(first, min(first + BLOCK, count))
+        rows[:, 0] = part[0] % 1000  # else all blocks would be one file
+        store.add(states.take(part), rows[: len(part)])
+    yield lap("adding them")
+    assert len(store.missing(states)) == NEW
+    yield lap("finding what is missing")
+    opened = store.open(states, DIM)
+    yield lap("opening")
+    opened[np.random.default_rng(0).integers(0, count, READ)]
+    yield lap(f"reading {READ:,} rows")
+
+
+def measure_store(args: argparse.Namespace, folder: Path) -> None:
+    rows = (
+        (*step, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+        for step in steps_of_store(args.rows, folder)
+    )
+    show(["", "seconds", "peak so far, GB"], rows, f"A store of {args.rows:,} keys")
 
 
 def main() -> None:
-    args = arguments(
-        __doc__,
-        rows=1_000_000,
-        classes=100_000,
-        images=64,
-        size_px=112,
-        workers=2,
-        sampler="shards",
-    )
-    with tempfile.TemporaryDirectory() as name:
-        os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
-        index = apart(write_repeated, Path(name), args.images, args.rows, args.classes)
-        size_mb = index.stat().st_size / 1e6
-        print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
-        for title in ("First start", "Second start"):
-            steps = apart(start, index, args.size_px, args.workers, args.sampler)
-            whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
-            show(["", "seconds", "peak, GB"], [*steps, whole], title)
+    args = arguments(__doc__, parts=("start", "store"), rows=1_000_000, classes=100_000)
+    for part in args.parts:
+        with tempfile.TemporaryDirectory() as name:
+            os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
+            {"start": measure_start, "store": measure_store}[part](args, Path(name))
 
 
 if __name__ == "__main__":

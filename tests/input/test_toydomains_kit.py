@@ -1,22 +1,11 @@
-"""What the domains draw with: outlines, pens, solids."""
+"""What the domains draw with: pens and solids."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from toydomains.kit.outline import homography, projective, rect, smooth
 from toydomains.kit.pen import Pen
 from toydomains.kit.solid import Camera, bounds, box, paint
-
-
-def test_a_homography_takes_four_points_to_four_points():
-    source, target = rect(0, 0, 1, 2), np.array([(3, 1), (9, 2), (8, 12), (2, 9)], float)
-    assert np.allclose(projective(homography(source, target))(source), target)
-
-
-def test_a_smooth_curve_passes_through_its_points():
-    points = np.array([(0, 0), (2, 1), (3, 4), (-1, 2)], float)
-    assert np.allclose(smooth(points, steps=5)[::5], points)
 
 
 def test_text_fills_its_box():
@@ -53,7 +42,7 @@ def test_solids_hide_one_another_as_rays_say(seed):
     paint(Pen(image, lambda p: (p - (x0, y0)) / (x1 - x0, y1 - y0) * 200), boxes, camera)
     pixels = rng.integers(0, 200, (400, 2))
     flat = (pixels + 0.5) / 200 * (x1 - x0, y1 - y0) + (x0, y0)
-    # A picture point (u, v) lies at depth 0 in camera axes, whose rows are the rotation's.
+    # A picture point (u, v) is at depth 0 in camera axes, whose rows are the rotation's.
     targets = np.column_stack([flat * (1, -1), np.zeros(400)]) @ camera.rotation
     expected = nearest_box(camera.position, targets - camera.position, boxes)
     painted = np.asarray(image)[pixels[:, 1], pixels[:, 0]]

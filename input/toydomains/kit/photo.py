@@ -50,7 +50,7 @@ class Pose:
     turn_deg: float = 14.0
     tilt: float = 0.1  # corner displacement, share of the size
     shift: float = 0.1  # share of the frame
-    ground: tuple[float, float] | None = None  # where the foot stands, share of the height
+    ground: tuple[float, float] | None = None  # height of the foot, share of the height
 
 
 def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.ndarray:

@@ -228,12 +228,12 @@ def room(
             for x in range(-int(rng.integers(60)), w, 76):
                 box = (x + 8, 0.12 * h, x + 68, edge * h - 0.09 * h)
                 draw.rectangle(box, outline=other, width=3)
-    floor, stands = pick(rng, floors)
+    floor, top = pick(rng, floors)
     _floor(rng, image, floor, edge)
-    if not stands:
+    if not top:
         skirting = lit(colour if style != "brick" else "cream", 1.35)
         ImageDraw.Draw(image).rectangle((0, (edge - 0.03) * h, w, edge * h), fill=skirting)
-    return Scene(image, f"{stands} {place}".strip())
+    return Scene(image, f"{top} {place}".strip())
 
 
 def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float) -> None:

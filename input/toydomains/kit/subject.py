@@ -49,11 +49,6 @@ class Sampled:
         return cls(**vars(known))
 
 
-def group(parameters: type[Sampled]) -> Any:
-    """Declare a group of parameters."""
-    return drawn(lambda rng, _: parameters.sample(rng))
-
-
 @dataclass(frozen=True)
 class Subject(Sampled, ABC):
     """One class of a domain: everything that its views have in common."""
@@ -140,3 +135,8 @@ class Lettering(Sampled):
         """Set a line of words inside a box."""
         words = words if self.capitals else words.capitalize()
         pen.text(words, box, colour, weight=self.weight, spacing=self.spacing, slant=self.slant)
+
+
+def letters() -> Any:
+    """Declare how the words of a class are set."""
+    return drawn(lambda rng, _: Lettering.sample(rng))
