@@ -169,7 +169,9 @@ def _read_csv(path: Path, required: Sequence[str]) -> TextRows:
     if b"\0" in data[:HEAD_BYTES]:  # UTF-16, a workbook, an archive
         raise UserError(f"{path}: is not text in UTF-8; {SAVE_AS}")
     try:
-        columns = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
+        columns: list[str] = next(
+            (row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), []
+        )
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read as a table: {error}") from None
     _refuse_columns(path, columns, required)
