@@ -5,7 +5,7 @@ import pandas as pd
 
 
 def table_of(*rows):
-    """(image, label, role) -> table; the domain is what stands before the label's slash."""
+    """(image, label, role) -> table; the domain precedes the slash of the label."""
     table = pd.DataFrame(rows, columns=["image_path", "label", "role"])
     return table.assign(domain=table["label"].str.split("/").str[0])
 

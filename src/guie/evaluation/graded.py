@@ -75,13 +75,7 @@ def read_grades(path: Path) -> pd.DataFrame:
 def graded_scores(
     rankings: Iterable[Ranking], table: pd.DataFrame, search: Search, grades: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return `revisited` of each query, by row T; NaN if it has no positive.
-
-    Args:
-        rankings: together, of all queries of the search.
-        table: rows T of one split.
-        grades: the result of `read_grades`; ungraded pairs are negative.
-    """
+    """Return `revisited` of each query of a search, by row T; ungraded pairs are negative."""
     index_I, path_T, found = search.index_I, table["image_path"], []
     row_of = pd.Series(index_I, path_T[index_I])
     for ranking in rankings:

@@ -25,11 +25,11 @@ def search_together(
     key: str,
     pairs: int,
 ) -> None:
-    """Run `work` in the main process, once all processes have searched their shares.
+    """Run `work` in the main process, once all processes have searched and stored their shares.
 
     Args:
-        work: searches and writes the result; stored queries are not searched again.
-        share: searches and stores the share of this process, without a result.
+        work: searches what is not stored, and writes the result.
+        share: searches and stores the share of this process.
         folder: of the store, until the work is done; a short search stores nothing.
         key: hash of embeddings, table and protocol; scores of another one are not taken.
         pairs: total number of pairs of query and index image.

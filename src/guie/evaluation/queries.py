@@ -36,8 +36,7 @@ class QueryModel:
     """A model that is loaded for the first query.
 
     Args:
-        word: a run folder, submission.zip or LIBRARY:NAME:TAG.
-        size_px, fit: image size in pixels and resizing of a library's model.
+        word, size_px, fit: as for `load_embedding_model`.
         check: raises UserError for the recipe of a model that is not the expected one.
     """
 

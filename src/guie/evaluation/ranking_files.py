@@ -52,15 +52,11 @@ def map_at_1k(
 
 @dataclass(frozen=True)
 class Rankings:
-    """The ranked images of each query, best first.
-
-    Attributes: `query_Q`, rows T; `found_QK`, rows T, -1 for an image outside the index and past the
-    end; `score_QK`, descending, -inf past the end.
-    """
+    """The ranked images of each query, best first, as rows T."""
 
     query_Q: np.ndarray
-    found_QK: np.ndarray
-    score_QK: np.ndarray
+    found_QK: np.ndarray  # -1 for an image outside the index and past the end
+    score_QK: np.ndarray  # descending, -inf past the end
 
 
 def names_of(paths: pd.Series) -> pd.Series:
@@ -71,11 +67,7 @@ def names_of(paths: pd.Series) -> pd.Series:
 
 
 def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> None:
-    """Write the best 1,000 of the merged index for each query, block by block, atomically.
-
-    Args:
-        embedded: unit vectors [T, D], or those of each domain's specialist.
-        table: rows T of one split.
+    """Write the best 1,000 of the merged index for each query, by unit vectors, atomically.
 
     Raises UserError if two images would have the same name.
     """
@@ -99,9 +91,7 @@ def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> Non
 
 
 def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Rankings:
-    """Read the rankings of every query of the table; ties keep the order of the file.
-
-    A query's own image is removed from its ranking.
+    """Read the ranking of every query of the table, without its own image; ties keep the order of the file.
 
     Args:
         unlisted: count images outside the index as negatives, like ILIAS's code; otherwise they
