@@ -9,9 +9,9 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
-from guie.evaluation.protocols.base import Part
-from guie.evaluation.protocols.evaluating import score_part
-from guie.evaluation.search import Images, searches, unanswerable
+from guie.evaluation.knn import unit_vectors
+from guie.evaluation.metrics import plain
+from guie.evaluation.search import Images, Ranking, score_queries, searches, unanswerable
 
 QUICK = ("r_at_1", "mmp_at_5")
 
@@ -31,13 +31,19 @@ def refuse_unscorable(manifest: Manifest) -> None:
 def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
     """Return R@1 and mMP@5 over the merged index: the means over the domains, and of each domain.
 
-    Errors are those of `guie.evaluation.protocols.evaluating.score_part`.
+    They equal those of `guie.evaluation.protocols.evaluating.evaluate`, which also raises the same errors.
 
     Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}.
     """
-    report, _ = score_part(Part("merged", "merged", QUICK), embeddings_TD, table)
-    domains = {name: {key: own[key] for key in QUICK} for name, own in report["domains"].items()}
-    return {**{key: report["mean"][key] for key in QUICK}, "domains": domains}
+    images = Images.of(table)
+    (search,) = searches("merged", images, images.domain_T)
+    unit_TD = unit_vectors(embeddings_TD, table["image_path"].to_numpy())
+    scores = score_queries([Ranking(images, unit_TD, search)], search, QUICK)
+    if scores.isna().all(axis=None):
+        raise unanswerable(len(scores))
+    by_domain = scores.groupby(images.domain_T[search.query_Q]).mean()
+    domains = {name: plain(by_domain.loc[name]) for name in by_domain.index}
+    return {**plain(by_domain.mean()), "domains": domains}
 
 
 def flat_scores(scores: dict[str, Any]) -> dict[str, float]:
