@@ -150,7 +150,7 @@ def test_the_scorer_itself_never_loads_torch() -> None:
     """A crash of a submission then ends its own process only; `process` imports `child` in that one."""
     of_the_child = [SRC / "scorer/child.py", SRC / "scorer/runtime.py"]
     for file in {SRC / "score.py", *SCORER} - {*of_the_child}:
-        names = {name.removesuffix(".serve") for name in imported(file)}
+        names = {name for name in imported(file)}
         may = {"scorer.child"} if file.name == "process.py" else set()
         found = {n for n in names if n.startswith(("torch", "scorer.child", "scorer.runtime"))}
         assert found == may, file
