@@ -188,8 +188,11 @@ def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Value
         if any(row.name == other.name for other in plan.rows):
             raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
         plan.rows.append(row)
-        model = RunConfig if config.compose is None else ComposeConfig
-        whole: RunConfig | ComposeConfig = validated(values, model, variables=False)
+        whole: RunConfig | ComposeConfig
+        if config.compose is None:
+            whole = validated(values, RunConfig, variables=False)
+        else:
+            whole = validated(values, ComposeConfig, variables=False)
         where = (own if config.evaluate else values).location()
         for job in _jobs(plan, row, whole, config.evaluate, where):
             if first.setdefault(job.identity, row.name) != row.name:
