@@ -1,3 +1,1 @@
 """Duplicate detection: candidate pairs by hash, pixel evidence, and the rules of a mix."""
-
-from __future__ import annotations

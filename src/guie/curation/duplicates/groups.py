@@ -42,8 +42,8 @@ def find_groups(
     if len(bad):
         fault = f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]}"
         raise UserError(f"{fault} ({len(bad)} such images); update the index first")
-    names = {"domain": "pictures", "label": "unknown"}  # rules compare within domains
-    table = table.assign(**{key: files[key].replace("", name) for key, name in names.items()})
+    domain, label = files["domain"].replace("", "pictures"), files["label"].replace("", "unknown")
+    table = table.assign(domain=domain, label=label)
     embed = partial(thumbnails, root=root, workers=workers)
     links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers, table))
     near, size = links.near, links.pictures.max() + 1

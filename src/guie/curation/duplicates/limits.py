@@ -72,7 +72,7 @@ def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None)
     Args:
         differences: (P,) differences of all compared pairs.
         reach: the largest difference of altered copies.
-        pooled: the exponent to use if this group has too few pairs.
+        pooled: the exponent to use if there are too few pairs.
     """
     window = np.sort(differences[(differences > reach) & (differences <= APART)])
     upper = min(SPAN * reach, APART)

@@ -37,8 +37,7 @@ CHUNK = 8192  # pairs compared at once
 class Links:
     """Links between copies, by picture. All images with equal pixels are one picture.
 
-    Pairs of equal images are not listed, because their number grows quadratically. Labels and
-    splits are not stored, because they may change.
+    Pairs of equal images are not listed, because their number grows quadratically.
     """
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
@@ -119,9 +118,8 @@ def measured(
     domain and labels that `limits` expects.
     """
     pairs = close_pairs(pictures, near.distance_max, near.mirrored, part)
-    paths = pictures["image_path"].to_numpy(object)
+    paths, least = pictures["image_path"].to_numpy(object), near.similarity_min
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
-    least = near.similarity_min
     # Rows of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
     if least is None and len(pairs) and not near.mirrored:
         least = 1 - ROOM * (1 - _similarity_of_copies(paths, embed))

@@ -165,8 +165,7 @@ def _searched(
     index: faiss.IndexBinary, queries: np.ndarray, radius_bits: int, title: str
 ) -> Iterator[Matches]:
     """Yield positions in `queries` and in the index, and distances, by block."""
-    starts = range(0, len(queries), BLOCK)
-    title = f"near-duplicates, {title}"
+    title, starts = f"near-duplicates, {title}", range(0, len(queries), BLOCK)
     for start in tqdm(starts, title, unit="block", leave=False, disable=None):
         with search_threads():
             # faiss excludes the radius itself
@@ -174,5 +173,4 @@ def _searched(
                 queries[start : start + BLOCK], radius_bits + 1
             )
         counts: np.ndarray = np.diff(limits.astype(np.int64))
-        rows = start + np.repeat(np.arange(len(counts)), counts)
-        yield rows, near, distance.astype(np.int64)
+        yield start + np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)

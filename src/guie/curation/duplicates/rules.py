@@ -33,10 +33,7 @@ class Side(NamedTuple):
     links: Links
 
     def images(self) -> Iterator[tuple[int, int, Labels, list[int]]]:
-        """Yield the position, the picture and the labels of each image, and the pictures of its copies.
-
-        These begin with the picture itself, then the most similar one.
-        """
+        """Yield position, picture and labels of each image, and its own and near pictures, nearest first."""
         pictures = self.rows["picture"].tolist()
         for image, (picture, labels) in enumerate(zip(pictures, self.labels, strict=True)):
             yield image, picture, labels, [picture, *self.links.neighbours.get(picture, [])]
