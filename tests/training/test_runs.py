@@ -112,13 +112,14 @@ def test_any_other_file_keeps_a_run(other: str, opened: Open) -> None:
 def test_no_file_of_another_program_is_replaced(
     name: str, overwrite: bool, opened: Open, tmp_path: Path
 ) -> None:
-    folder = holding(tmp_path / "t", name, "notes.txt", "other_run/config.yaml")
+    others = ["notes.txt", "other_run/config.yaml", "checkpoints/new.pt"]
+    folder = holding(tmp_path / "t", name, *others)
     with pytest.raises(UserError, match=f"holds {name}, which would be replaced, .*\\.json"):
         opened(overwrite=overwrite)
     assert (folder / name).read_text() == "the user's"
     (folder / name).unlink()
     opened(overwrite=overwrite)
-    assert {"notes.txt", "other_run/config.yaml"} < contents(folder)
+    assert contents(folder) == {"config.yaml", "record.json", *others}
 
 
 def test_overwriting_leaves_what_no_run_writes(opened: Open) -> None:
