@@ -54,8 +54,10 @@ class Hit:
         """Return a neighbour by its path, domain and label, and the number of its nearest region."""
         left, top, side = regions_of(facts.regions)[region]
         part = (left, top, left + side, top + side) if region else None
+        path, domain, label = about
         distance = math.sqrt(max(0.0, 2 - 2 * similarity))
-        return cls(*about, similarity, distance, sure(facts.confidence, similarity), part)
+        confidence = sure(facts.confidence, similarity)
+        return cls(path, domain, label, similarity, distance, confidence, part)
 
 
 class Exact:

@@ -120,9 +120,12 @@ def _to_qdrant(url: str, table: str, name: str, index: Index) -> Difference:
         space = models.VectorParams(size=index.facts.dimension, distance=models.Distance.DOT)
         client.create_collection(table, vectors_config=space)
         client.create_payload_index(table, "domain", models.PayloadSchemaType.KEYWORD)
-    there, after, options = {}, None, {"with_payload": ["digest"], "with_vectors": False}
+    there: dict[uuid.UUID, str] = {}
+    after = None
     while True:
-        points, after = client.scroll(table, limit=BATCH, offset=after, **options)
+        points, after = client.scroll(
+            table, limit=BATCH, offset=after, with_payload=["digest"], with_vectors=False
+        )
         there |= {uuid.UUID(str(point.id)): point.payload["digest"] for point in points}
         if after is None:
             break
