@@ -120,7 +120,7 @@ def _to_qdrant(url: str, table: str, name: str, index: Index) -> Difference:
         space = models.VectorParams(size=index.facts.dimension, distance=models.Distance.DOT)
         client.create_collection(table, vectors_config=space)
         client.create_payload_index(table, "domain", models.PayloadSchemaType.KEYWORD)
-    there: dict[uuid.UUID, str] = {}
+    there: dict[uuid.UUID, int] = {}
     after = None
     while True:
         points, after = client.scroll(

@@ -103,8 +103,7 @@ def write_report(
         gains: the step table of `guie.curation.selection`.
         metric: the metric that the selection maximized.
 
-    Raises:
-        UserError: the file cannot be written. A picture that cannot be decoded is marked as such.
+    Raises UserError if the file cannot be written. A picture that cannot be decoded is marked as such.
     """
     config, labels = summary["config"], summary.get("pseudo_labels")
     whole, parts = funnels(left)
