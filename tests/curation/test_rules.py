@@ -81,6 +81,12 @@ EQUAL = ["c x train 1", "b x train 1", "a x train 1", "d x test 2", "e x val 2"]
             EQUAL,
             ["b a reported", "c a reported", "e d reported"],
         ),
+        (  # what is only reported stays, with its other labels
+            find_duplicates,
+            {"exact": "report", "near": "drop"},
+            ["a x train 1", "b x|y train 1", "c y train 1"],
+            ["b a reported", "c b reported"],
+        ),
     ],
 )
 def test_what_each_policy_does(find, policy, specs, found):
