@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,6 +259,14 @@ def test_what_cannot_be_sharded_is_refused(
     clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})
     with pytest.raises(UserError, match="cannot shard scalar parameters: logit_scale"):
         Shards(Accelerator(), clip)
+
+
+def test_synchronised_statistics_need_gpus(words: list[str]) -> None:
+    wanted = load_config(words[1], RunConfig, ["train.batch_norm=synced"])
+    cpu = torch.device("cpu")
+    refuse_unshardable(SimpleNamespace(num_processes=1, device=cpu, distributed_type=None), wanted)
+    with pytest.raises(UserError, match="SyncBatchNorm needs GPUs; set it to train"):
+        refuse_unshardable(SimpleNamespace(num_processes=2, device=cpu), wanted)
 
 
 def test_a_stage_is_sharded_after_its_blocks(tmp_path: Path) -> None:

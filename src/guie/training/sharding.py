@@ -27,14 +27,19 @@ def is_sharded(accelerator: Accelerator) -> bool:
 
 
 def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError for settings that a sharded run does not support."""
+    """Raise UserError for settings that these processes, or the shards of FSDP, do not support."""
+    modes = {mode for stage in config.stages for mode in stage.batch_norm_modes}
+    several = accelerator.num_processes > 1
+    if "synced" in modes and several and accelerator.device.type == "cpu":
+        fault = "batch_norm: synced: torch.nn.SyncBatchNorm needs GPUs"
+        raise UserError(f"{fault}; set it to train, or use one process")
     if not is_sharded(accelerator):
         return
     if config.channels_last:
         raise UserError("channels_last: FSDP shards contiguous weights only; set it to false")
     if any(stage.clip_grad_value for stage in config.stages):
         raise UserError("clip_grad_value: not supported under FSDP; use clip_grad_norm")
-    if any("train" in stage.batch_norm_modes for stage in config.stages):
+    if "train" in modes:
         raise UserError(
             "batch_norm: train: processes under FSDP would keep different statistics; set it to synced,"
             " or train without --use_fsdp"
