@@ -267,7 +267,7 @@ def test_what_a_killed_job_left_out_is_printed_and_computed_when_they_are_joined
         embed.main([*words, *options])
     assert printed == ["0,1,2", "1,2", "1"]
     assert (tmp_path / "E.parquet").read_bytes() == whole
-    with pytest.raises(UserError, match=r"11 images are computed in 3 parts; go on with .*N/3"):
+    with pytest.raises(UserError, match=r"11 images are computed in 3 parts; use .*N/3"):
         embed.main([*words, "--shard", "0/2"])
 
 

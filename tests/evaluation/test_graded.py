@@ -56,7 +56,7 @@ def test_scores_by_hand():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("query,image\na,b\n", "no column 'grade'"),
+        ("query,image\na,b\n", "missing columns grade"),
         ("query,image,grade\na,b,easy\na,c,ok\n", "csv:3: unknown grade 'ok'; known: easy"),
         ("query,image,grade\na,b,easy\na,b,junk\n", "csv:3: this pair is already graded"),
     ],

@@ -180,7 +180,7 @@ COPIES = ["duplicates", "--index", "none", "--out"]
     [
         ([*QUERY, "--k", "²", "a.png"], "argument --k: "),
         ([*QUERY, "--k", "0", "a.png"], "argument --k: "),
-        ([*QUERY, "--box", "1,2,-1,4", "a.png"], "argument --box: "),
+        ([*QUERY, "--box", "1,2,-1,4", "a.png"], "box 1,2,-1,4: must be left"),
         ([*QUERY, "--text", "a", "--box", "0,0,9,9"], "--box: is a part of an image"),
         (QUERY, "give an image, or --text"),
         (["serve", "--index", "i", "--port", "99999"], "argument --port: "),
