@@ -196,8 +196,13 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
     "nested": {
         "members": [{"members": ["run", "again"], "join": "average", "views": BY_SHAPE}, "wide"],
         "join": "side_by_side",
-        "views": ["five_crops", {"resize": "bilinear", "antialias": False}, {"flip": True}],
+        "views": [{"resize": "bilinear"}, {"flip": True}],
         "reduce": {"name": "first", "dim": 32},
+    },
+    "soup of five crops": {
+        "members": ["run", "again"],
+        "join": "soup",
+        "views": ["five_crops", {"resize": "bilinear", "antialias": False}],
     },
 }
 

@@ -61,7 +61,7 @@ def test_a_study_runs_once(
     runs = ["plain_0", "plain_1", "soft_max__0", "soft_max__1"]  # `again` equals `plain`
     assert sorted(map(row_of, trained(folder))) == runs
     out = folder / OUT
-    assert not list(out.rglob("*.npz")) and (out / "table.png").stat().st_size > 5000
+    assert not list(out.rglob("embedded_*.npz")) and (out / "table.png").stat().st_size > 5000
     text = capsys.readouterr().out
     assert text.rstrip("\n") == table(folder).rstrip("\n") and "missing" not in text
     grid = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:5]]
@@ -324,4 +324,4 @@ def test_a_study_with_the_real_scripts(
     mean = json.loads(report.read_text())["mean"]["r_at_1"]
     assert f"{mean:.3f}" in table(tmp_path) and "| puma: unified R@1 |" in table(tmp_path)
     assert list((out / ".cache/features").iterdir())  # shared by all runs
-    assert not list(out.glob("*/checkpoints")) and not list(out.rglob("*.npz"))
+    assert not list(out.glob("*/checkpoints")) and not list(out.rglob("embedded_*.npz"))
