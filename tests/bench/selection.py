@@ -34,9 +34,9 @@ from guie.curation.selection import (
     Evaluations,
     Mix,
     candidates_of,
+    gains,
     mix_name,
     mix_rows,
-    render,
     search,
 )
 from guie.data.manifest import Manifest, save_manifest
@@ -85,7 +85,7 @@ def run_proxy(args: argparse.Namespace) -> None:
     candidates = candidates_of(proxy.table, "domain", [None])
     steps = search(candidates, evaluations, rule, args.out / "steps.json")
     everything = frozenset(candidates)
-    print(render(steps))
+    show_frame(gains(steps).drop(columns="mix"))
     for name, mix in (("selected", steps[-1].mix), ("everything", everything)):
         score_S = evaluations.scores(mix, range(1000, 1005))  # seeds that no step has seen
         print(f"{name}: {mix_name(mix)}: {score_S.mean():.4f} +- {score_S.std(ddof=1):.4f}")
