@@ -132,6 +132,15 @@ def test_fused_galleries_hold_the_others_queries() -> None:
     assert found["fused inshop"].query_Q.tolist() == [0]
 
 
+RANKS = {"cub": (1, 2, 4, 8), "sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_recall_is_at_the_ranks_that_the_papers_print(name: str) -> None:
+    (part,) = protocol_of(name).parts
+    assert part.default_recalls == RANKS[name]
+
+
 def test_puma_has_each_data_sets_depths_and_harmonic_means() -> None:
     table = shop()
     report, scores = run("puma", noisy(table, 0), table)
