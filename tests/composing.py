@@ -24,6 +24,15 @@ def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:
     return compose.main(["--config", str(file)])
 
 
+def filled(value: Any, values: dict[str, Any]) -> Any:
+    """A composition whose placeholders, at any depth, are replaced."""
+    if isinstance(value, dict):
+        return {key: filled(part, values) for key, part in value.items()}
+    if isinstance(value, list):
+        return [filled(part, values) for part in value]
+    return values.get(value, value) if isinstance(value, str) else value
+
+
 def random_clip(folder: Path) -> str:
     """The name of a library's model, of random weights in this folder."""
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ import pytest
 
 import export
 import train
-from composing import composition
+from composing import composition, filled
 from guie.base.errors import UserError
 from guie.ensembles import joining
 
@@ -77,15 +77,12 @@ def test_an_impossible_composition_is_refused(
 ) -> None:
     values = {A: str(kin[0]), B: str(kin[1]), WIDE: str(wide), "data": data}
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [filled(part) for part in value]
-        return values.get(value, value) if isinstance(value, str) else value
-
     with pytest.raises(UserError, match=message) as refused:
-        composition(tmp_path / "x", filled(members), **{"join": "side_by_side", **filled(keys)})
+        composition(
+            tmp_path / "x",
+            filled(members, values),
+            **{"join": "side_by_side", **filled(keys, values)},
+        )
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "x").exists()
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from composing import composition, record
+from composing import composition, filled, record
 from guie.base.errors import UserError
 from guie.data.dataset import image_shapes
 from guie.data.manifest import load_manifest
@@ -221,14 +221,7 @@ def test_every_composition_is_saved_for_1_11(
     values = {"run": str(kin[0]), "wide": str(wide), "again": str(kin[1])}
     values |= {"sample": sample, "wanted": sample["domains"][:2]}
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [filled(part) for part in value]
-        return values.get(value, value) if isinstance(value, str) else value
-
-    out = composition(tmp_path / "out", **filled(COMPOSITIONS[name]), val=data)
+    out = composition(tmp_path / "out", **filled(COMPOSITIONS[name], values), val=data)
     model = open_model(out)
     assert model.embedder.dim <= 64
     assert json.loads((out / "summary.json").read_text())["best"]["val_r_at_1"] > 0

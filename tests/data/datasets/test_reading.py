@@ -165,7 +165,9 @@ def test_the_release_in_the_options_is_read(tmp_path):
     vehicles.cars_kaggle(tmp_path)
     for path in (tmp_path / "stanford-cars-dataset").iterdir():
         path.rename(tmp_path / "cars196" / path.name)
-    for release, start in (("auto", "car_ims/"), ("kaggle", "car_data/")):
+    with pytest.raises(UserError, match="has the releases original and kaggle; select one"):
+        read_small(tmp_path, "cars196")
+    for release, start in (("original", "car_ims/"), ("kaggle", "car_data/")):
         table = read_small(tmp_path, "cars196", release=release).table
         assert table["image_path"].str.startswith(start).all()
     with pytest.raises(UserError, match="no devkit/cars_train_annos.mat; is this Cars-196"):

@@ -51,10 +51,14 @@ def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
     Releases as read by PUMA, torchvision and pytorch-metric-learning.
     """
     known = [name for name in CARS if release in ("auto", name)]
-    chosen = next((name for name in known if (folder / CARS[name]).is_file()), None)
-    if chosen is None:
+    found = [name for name in known if (folder / CARS[name]).is_file()]
+    if not found:
         markers = " or ".join(CARS[name] for name in known)
         raise UserError(f"{folder}: no {markers}; is this Cars-196?")
+    if len(found) > 1:
+        fault = f"has the releases {' and '.join(found)}; select one: release: {found[0]}"
+        raise UserError(f"{folder}: {fault}")
+    chosen = found[0]
     if chosen == "original":
         parts = [_annotated_cars(folder / CARS["original"], "relative_im_path")]
     elif chosen == "kaggle":
