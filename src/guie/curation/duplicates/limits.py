@@ -130,11 +130,14 @@ def limits(
         tail = fit_tail(differences, reach, pooled)
         sure = tail.limit(config.false_sure * own, reach)
         copy = tail.limit(config.false_copies * own, reach)
-        counts = [int((differences <= limit).sum()) for limit in (sure, copy, reach)]
-        false = [tail.below(limit) for limit in (sure, copy)]
-        recall = [float((altered[domain] <= limit).mean()) for limit in (sure, copy)]
-        about = [domain, labels, own, len(found), reach, tail.exponent, sure, copy]
-        rows.append([*about, *counts, *false, *recall])
+        row = {"domain": domain, "labels": labels, "images": own, "compared": len(found)}
+        row |= {"reach": reach, "exponent": tail.exponent, "sure_limit": sure, "copy_limit": copy}
+        for name, limit in (("sure", sure), ("copies", copy), ("near", reach)):
+            row[name] = int((differences <= limit).sum())
+        for name, limit in (("sure", sure), ("copies", copy)):
+            row[f"false_{name}"] = tail.below(limit)
+            row[f"recall_{name}"] = float((altered[domain] <= limit).mean())
+        rows.append(row)
     return pd.DataFrame(rows, columns=LIMITS)
 
 
