@@ -268,7 +268,10 @@ def test_a_file_that_is_no_json_gives_one_line(text: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["demo", "sub x'; touch PWN; '", "$(touch PWN)", "a\nb", "é"])
 def test_a_shell_takes_a_printed_path_as_one_word(name: str, tmp_path: Path) -> None:
-    command = ["bash", "-c", f"printf '<%s>' {quoted(name)}"]
+    """And a terminal acts on no byte of it."""
+    word = quoted(name)
+    assert word.isprintable()
+    command = ["bash", "-c", f"printf '<%s>' {word}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout == b"<" + os.fsencode(name) + b">"
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import socket
 import stat
+import string
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from numpy.typing import ArrayLike
 from guie.base.arguments import local_path
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 
+PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
 
@@ -129,8 +131,15 @@ def shown(name: str) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """Quote a path as one word of a printed shell command."""
-    return shlex.quote(str(path))
+    """Quote a path as one word of a printed shell command.
+
+    Control characters, which a terminal would obey, are escaped as $'...' (bash, zsh).
+    """
+    text = str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    letters = (chr(byte) for byte in os.fsencode(text))
+    return "$'" + "".join(c if c in PLAIN else f"\\{ord(c):03o}" for c in letters) + "'"
 
 
 @contextmanager
