@@ -1,12 +1,14 @@
 """What curation costs: the table at UnED's size, an image's checks, near-duplicates, placeholders.
 
-python tests/bench/curation.py [table] [images] [hashes] [pairs] [placeholders] [--hashes 1000000]
-                               [--radius 10] [--files 300000]
+python tests/bench/curation.py [table] [images] [hashes] [cells] [pairs] [placeholders]
+                               [--hashes 1000000] [--radius 10] [--files 300000]
 
 Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory is its
 own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images` compares one
 worker with plain decoding of the same JPEGs by Pillow, and shows what the cache of checks saves. `hashes`
 searches as cleaning does up to a million images, and by faiss' flat index for a sample of the queries.
+`cells` searches k-means cells, as cleaning does above three million hashes, among half of the hashes and
+among all, and estimates more from both.
 `pairs` counts the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of drawn toy images
 without it. `placeholders` cleans many files that are few pictures, at half the size and at the whole.
 """
@@ -27,6 +29,7 @@ import numpy as np
 import pandas as pd
 from common import (
     arguments,
+    forget_peak,
     in_own_process,
     in_turn,
     peak_gb,
@@ -58,6 +61,7 @@ COMPARED = 8192  # queries that the flat index is timed on
 PLANTED_BITS = 12  # neighbours are planted at 0 to 12 bits
 FACTORS = 48  # on which the bits of drawn hashes depend: one pair of 50,000 is within 12 bits
 GROWING = (1000, 2000, 4000, 8000, 16_000, 24_000)  # images
+ESTIMATED = (10_000_000, 40_000_000)  # hashes
 PICTURES, FEATURES = 64, 64  # of the placeholders
 
 
@@ -173,10 +177,15 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
     show(["", "ms", "ms of CPU", "x plain", "of CPU"], rows, title)
 
 
-def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
-    hashes = draw_hashes(args.hashes)
+def draw_prints(count: int) -> tuple[np.ndarray, pd.DataFrame]:
+    """Drawn hashes, and images that have them."""
+    hashes = draw_hashes(count)
     digits = [f"{value:016x}" for value in hashes.tolist()]
-    prints = pd.DataFrame({"whole": digits, "content": digits, "centre": ""})
+    return hashes, pd.DataFrame({"whole": digits, "content": digits, "centre": ""})
+
+
+def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
+    hashes, prints = draw_prints(args.hashes)
     began = wall_and_cpu()
     found = close_pairs(prints, args.radius, mirrored=False)
     taken, most_gb = wall_and_cpu() - began, peak_gb()
@@ -194,6 +203,27 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     ]
     title = f"{len(hashes):,} hashes, {args.radius} bits, {most_gb:.2f} GB, {len(found):,} pairs"
     show(["", "s", "of CPU"], rows, title)
+
+
+def measure_cells(args: argparse.Namespace, folder: Path) -> None:
+    rows, seconds = [], []
+    for count in (args.hashes // 2, args.hashes):
+        _, prints = draw_prints(count)
+        exact = close_pairs(prints, args.radius, mirrored=False)
+        forget_peak()
+        began, whole = wall_and_cpu(), pairs.EXACT
+        pairs.EXACT = 0
+        found = close_pairs(prints, args.radius, mirrored=False)
+        pairs.EXACT = whole
+        taken = wall_and_cpu() - began
+        seconds.append(taken[1])
+        share = len(found.merge(exact)) / len(exact)
+        rows.append((f"{count:,}", *taken, peak_gb(), share))
+    growth = np.log2(seconds[1] / seconds[0])
+    for count in ESTIMATED:
+        cpu = seconds[1] * (count / args.hashes) ** growth
+        rows.append((f"{count:,}, estimated by a power of {growth:.2f}", "", cpu, "", ""))
+    show(["hashes", "s", "of CPU", "GB", "pairs found"], rows, f"within {args.radius} bits")
 
 
 def measure_pairs(args: argparse.Namespace, folder: Path) -> None:
@@ -274,6 +304,7 @@ PARTS = {
     "table": measure_table,
     "images": measure_images,
     "hashes": measure_hashes,
+    "cells": measure_cells,
     "pairs": measure_pairs,
     "placeholders": measure_placeholders,
 }

@@ -1,10 +1,10 @@
 """Which planted copies cleaning finds, by alteration, and how many other images it takes for copies.
 
-GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--each 10] [--seed 0]
+GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--drawn 0] [--each 10] [--seed 0]
                                                [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
-`GUIE_REAL`, or drawn toy images without it. A copy of a val or test image becomes a training image of a
+`GUIE_REAL`, of which each domain gives `--images`, and as many toy images as `--drawn` says. A copy of a val or test image becomes a training image of a
 class of its own: a leak. A copy of a training image joins that image's class: a near-duplicate.
 
 `curate.py` cleans the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs are
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import arguments, show_frame
+from common import arguments, peak_gb, show_frame
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 import curate
@@ -174,28 +174,37 @@ def show_others(copies: pd.DataFrame, found: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    args = arguments(__doc__, images=400, each=10, seed=0, nearest=pairs.NEAREST, cells=False)
+    defaults = {"images": 400, "drawn": 0, "each": 10, "seed": 0}
+    args = arguments(__doc__, **defaults, nearest=pairs.NEAREST, cells=False)
     pairs.NEAREST = args.nearest
     if args.cells:
         pairs.EXACT = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["GUIE_CACHE"] = f"{folder}/cache"
+        tables = []
         if real := real_root():
             manifest = load_manifest(real / "data/mini-uned/manifest.csv")
-        else:
-            manifest = load_manifest(toydomains.draw(folder / "toys", images=3000, seed=7))
-        (folder / "set").symlink_to(manifest.root.absolute())
-        drawn = manifest.table.groupby("domain").sample(frac=1, random_state=args.seed)
-        table = drawn[drawn.groupby("domain").cumcount() < args.images].sort_index()
-        table = table.assign(image_path="set/" + table["image_path"])
+            mixed = manifest.table.groupby("domain").sample(frac=1, random_state=args.seed)
+            tables = [mixed[mixed.groupby("domain").cumcount() < args.images].sort_index()]
+            tables[0]["image_path"] = "set/" + tables[0]["image_path"]
+            (folder / "set").symlink_to(manifest.root.absolute())
+        if args.drawn:
+            toys = load_manifest(toydomains.draw(folder / "toys", images=args.drawn, seed=7)).table
+            for column in ("domain", "label"):  # a real domain may have the same name
+                toys[column] = "drawn-" + toys[column]
+            tables.append(toys.assign(image_path="toys/" + toys["image_path"]))
+        if not tables:
+            raise SystemExit("set GUIE_REAL, or give --drawn")
+        table = pd.concat(tables, ignore_index=True)
         copies = plant(table, folder, args.each, args.seed)
         both = pd.concat([table, copies.drop(columns=["original", "how", "leak"])])
         both.to_csv(folder / "manifest.csv", index=False)
         began = time.perf_counter()
         found = cleaned(folder)
         seconds = time.perf_counter() - began
-    print(f"\n{len(table):,} images, {len(copies):,} copies; cleaned in {seconds:.0f} s")
+    taken = f"cleaned in {seconds:.0f} s, {peak_gb():.1f} GB"
+    print(f"\n{len(table):,} images, {len(copies):,} copies; {taken}")
     show_recall(copies, found)
     show_others(copies, found)
 

@@ -2,12 +2,13 @@
 
 python tests/bench/searching.py update [--vectors 1000000]
 python tests/bench/searching.py first [--vectors 1000000]
-python tests/bench/searching.py recall --embeddings E.npz --manifest M
+python tests/bench/searching.py recall [--embeddings E.npz --manifest M]
 
 `update` writes drawn unit vectors of 64 numbers, and updates them by one new, one changed and one gone image,
 without listing and embedding. `first` times a new process from opening to the first hit, exactly and by
 Lance's index. `recall` searches 16-bit, 8-bit, 4-bit and binary vectors for the neighbours of 500 images, and
-counts those of the exact search's first 10. It needs requirements/judges.txt.
+counts those of the exact search's first 10; the images are drawn vectors, or those of the embeddings. It
+needs requirements/judges.txt.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ def recall(vectors_ND: np.ndarray, folder: Path) -> None:
         for engine, kind, found_BK in search(vectors_ND, queries_BD, folder):
             shares = [len({*a} & {*b}) / K for a, b in zip(found_BK, exact_BK, strict=True)]
             rows.append([engine, kind, float(np.mean(shares))])
+            print(*rows[-1], flush=True)  # with a million vectors, the next takes minutes
     show(["engine", "vectors", "recall at 10"], rows)
 
 
@@ -221,6 +223,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             if part in parts:
                 parts[part](args.vectors, Path(folder))
+            elif not args.embeddings:
+                recall(drawn(args.vectors), Path(folder))
             else:
                 table = load_manifest(args.manifest).split("test").drop_duplicates("image_path")
                 emb_TD = load_embeddings(args.embeddings, table)
