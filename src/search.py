@@ -10,7 +10,7 @@ python src/search.py push --index runs/pictures postgresql://user@server/photos
 
 index accepts a folder, an archive or a manifest, and any model that embed.py accepts. Run the same command
 again to update an index, or to resume after a kill: only new and changed images are computed. Computed rows
-stay in OUT.rows, or in `--store DIR`, which embed.py shares. Images may be in a bucket (s3://...).
+stay in OUT.rows, or in `--store DIR`, which embed.py shares. Images, rows and index may be in a bucket (s3://...).
 Search is exact by default; `--ann` adds an approximate index on disk, and measures its recall.
 
 Several machines compute parts of the rows, and the command without --shard then writes the index:
@@ -34,7 +34,7 @@ from guie.base import arguments, errors
 from guie.base.arguments import METHODS
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
-from guie.data.shards.address import as_path
+from guie.data.shards.address import as_path, url_of
 from guie.data.shards.address import shown as named
 
 if TYPE_CHECKING:
@@ -114,12 +114,17 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def _place(text: str) -> Path:
+    """Parse the folder of an index: on a disk, or in a bucket."""
+    return arguments.local_path(as_path(text))
+
+
 def _add_index_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, help="run folder, your own submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=as_path, required=True, help="folder, archive or manifest")
     add("--root", type=as_path, help="folder of a manifest's images (default: its folder)")
-    add("--out", type=arguments.local_path, required=True, help="folder of the index")
+    add("--out", type=_place, required=True, help="folder of the index, or its URL in a bucket")
     add("--store", metavar="DIR", help="folder of computed rows (default: <out>.rows)")
     words = "only compute part N, from 0 on, of M"
     add("--shard", type=arguments.shard, default=(0, 1), metavar="N/M", help=words)
@@ -164,7 +169,8 @@ def index(args: argparse.Namespace) -> None:
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     dropped = args.out.with_name(f"{args.out.name}.dropped.csv")
-    refuse_foreign_list(dropped, DROPPED)
+    if not url_of(dropped):
+        refuse_foreign_list(dropped, DROPPED)
     old = existing(args.out)
     before = old.facts if old else Facts()  # whose settings an update keeps
     settings = args.size_px or before.size_px, args.fit or before.fit, args.batch_size
@@ -220,10 +226,14 @@ def _name_left_out(skipped: Mapping[str, int], bad: pd.DataFrame, dropped: Path)
         print(f"left out: {count:,} files, {reason}")
     for row in bad.head(NAMED).itertuples():
         print(f"left out: {shown(str(row.image_path))}: {row.reason}")
+    from guie.data.shards.storage import delete, written
+
     if len(bad):
-        with replacing(dropped) as temporary:
+        with written(dropped) as local, replacing(local) as temporary:
             bad[DROPPED].to_csv(temporary, index=False)
-        print(f"left out: {len(bad):,} images, listed in {dropped}")
+        print(f"left out: {len(bad):,} images, listed in {named(dropped)}")
+    elif url := url_of(dropped):
+        delete(url)
     else:
         dropped.unlink(missing_ok=True)
 

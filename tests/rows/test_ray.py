@@ -16,11 +16,14 @@ import pytest
 from PIL import Image
 
 import embed
+import search
 from guie.base.errors import UserError
 from guie.rows import launching
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
+from guie.search.searcher import open_index
+from some_pictures import folder_of
 from tiny_runs import tiny_run
 
 ray = pytest.importorskip("ray")
@@ -157,6 +160,18 @@ def test_embeddings_have_the_bits_of_one_process(
     embed.main([*words, "--drop-bad"])
     assert len(np.load(tmp_path / "b.npz")["embedding"]) == len(found["ray"]) - 1
     assert "images differently (16 bits 1)" in capsys.readouterr().err
+
+
+def test_an_index_has_the_hits_of_one_process(cluster, tmp_path: Path, capsys) -> None:
+    photos = folder_of(tmp_path)
+    found = []
+    for engine in ("ray", "local"):
+        out = str(tmp_path / engine)
+        words = ["index", "--model", str(tiny_run(tmp_path / "run")), "--images", str(photos)]
+        search.main([*words, "--workers", "0", "--engine", engine, "--out", out])
+        assert "30 new" in capsys.readouterr().out
+        found.append(open_index(out).query(photos / "left/1_0.png", k=30))
+    assert found[0] == found[1] and len(found[0]) == 30
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

@@ -1,6 +1,6 @@
 """Keep an index as a LanceDB table: a row for each image, or for each region of it.
 
-The table `images` of a folder has the columns of `SCHEMA` and the vectors, whose metadata are
+The table `images` of a folder, on a disk or in a bucket, has the columns of `SCHEMA` and the vectors, whose metadata are
 `Facts`. Each change is a version, which readers see whole or not at all.
 """
 
@@ -22,6 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import DISK_FULL, UserError
 from guie.data.images import Decode
+from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.storage import listed
 
 filterwarnings("ignore", "lancedb fork support")  # of loaders, which do not use it
 
@@ -29,6 +31,7 @@ NAME, VECTOR, FACTS = "images", "vector", "facts"
 KEY, ABOUT = ["image_path", "region"], ["image_path", "domain", "label"]
 SCHEMA = [*((name, pa.string()) for name in ABOUT), ("region", pa.int16())]
 SCHEMA += [(name, pa.int64()) for name in ("size_bytes", "mtime_ns", "content")]  # content: a hash
+VERSIONS = f"{NAME}.lance/_versions"  # below the folder
 FORMAT = 2
 BATCH = 65_536  # rows read at once: with Lance's 1,024 a million take five times as long
 UNREADABLE = "cannot be read; index the images again into another --out"
@@ -74,21 +77,19 @@ class Index:
     """
 
     def __init__(self, folder: str | Path):
-        self.folder, self.name = Path(folder), str(folder)
-        absent = UserError(f"{self.name}: no index; create one with `search.py index`")
-        if not (self.folder / f"{NAME}.lance").is_dir():
-            raise absent  # `connect` would make the folder
+        self.folder = as_path(folder)
+        self.name = shown(self.folder)
+        if not names_in(self.folder / VERSIONS):  # `connect` would make the folder
+            raise UserError(f"{self.name}: no index; create one with `search.py index`")
         with faults(self.name, UNREADABLE):
             try:
-                self.table = lancedb.connect(self.name).open_table(NAME)
+                self.table = connect(self.folder).open_table(NAME)
                 # A new table may have the version of the old one.
                 self.stamp = self.table.version, self.table.list_versions()[-1]["timestamp"]
                 metadata = self.table.schema.field(VECTOR).metadata or {}
                 self.facts = TypeAdapter(Facts).validate_json(metadata.get(FACTS.encode(), b""))
             except (KeyError, ValidationError):
                 raise UserError(f"{self.name}: not an index of search.py; choose another") from None
-            except ValueError:
-                raise absent from None
         if self.facts.format != FORMAT:
             fault = f"has format {self.facts.format}, not {FORMAT}; use the version of guie that made it"
             raise UserError(f"{self.name}: {fault}, or index the images again")
@@ -114,6 +115,19 @@ class Index:
             text = json.dumps(asdict(self.facts))
             with faults(self.name, "cannot be written"):
                 self.table.update_field_metadata({"path": VECTOR, "metadata": {FACTS: text}})
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what is in a folder; none if there is no folder. Raises UserError."""
+    if url := url_of(folder):
+        return listed(url)
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def connect(folder: Path) -> lancedb.DBConnection:
+    """Open the database in a folder, which is made if it is absent."""
+    # A server of one's own (AWS_ENDPOINT_URL) may have no certificate
+    return lancedb.connect(shown(folder), storage_options={"allow_http": "true"})
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:

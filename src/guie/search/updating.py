@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lancedb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -35,10 +34,22 @@ from guie.rows.readable import find_unreadable
 from guie.rows.states import states
 from guie.rows.store import Rows, Store
 from guie.search.engines import measured
-from guie.search.table import KEY, NAME, SCHEMA, VECTOR, Facts, Index, faults, quoted
+from guie.search.table import (
+    KEY,
+    NAME,
+    SCHEMA,
+    VECTOR,
+    VERSIONS,
+    Facts,
+    Index,
+    connect,
+    faults,
+    names_in,
+    quoted,
+)
 
 KEPT = timedelta(days=7)  # versions
-VERSIONS = 50  # after which small files are joined
+MOST_VERSIONS = 50  # after which small files are joined
 LEFT = 0.5  # of the images: if fewer remain, a disk may be missing
 ROWS, GONE = 100_000, 10_000  # rows written, and images deleted, at once
 AGAIN = 0.01  # of the images: if more have changed, the confidence is measured again
@@ -94,7 +105,7 @@ def update(
     )
     embeddings.fill(part=part)
     if accelerator.is_main_process and part == (0, 1):
-        with faults(str(out), "cannot be written, and stays as it was"):
+        with faults(shown(out), "cannot be written, and stays as it was"):
             _write(out, facts, files, embeddings.rows(), gone)
     return words, bad
 
@@ -106,13 +117,13 @@ def recipe_hash(recipe: dict[str, Any]) -> str:
 
 def existing(out: Path) -> Index | None:
     """Return the index of a folder; None if it is new or empty. Raises UserError for other content."""
-    if (out / f"{NAME}.lance/_versions").is_dir():
+    if names_in(out / VERSIONS):
         return Index(out)
     # A killed process may leave a table without a version.
-    found = {path.name for path in out.iterdir()} - {f"{NAME}.lance"} if out.is_dir() else set()
+    found = {*names_in(out)} - {f"{NAME}.lance"}
     if found:
         some = f"not an index, but has {len(found):,} files or folders, such as {min(found)}"
-        raise UserError(f"{out}: {some}; give a new or empty folder with --out")
+        raise UserError(f"{shown(out)}: {some}; give a new or empty folder with --out")
     return None
 
 
@@ -144,7 +155,7 @@ def _plan(
     lost_K = np.bincount(row_N[row_N >= 0], minlength=len(known)) == 0
     gone = known["image_path"].filter(pa.array(lost_K)).to_pylist()
     if len(gone) > (1 - LEFT) * len(known) and not fewer:
-        lost = f"{len(gone):,} of the {len(known):,} images in {out} are gone"
+        lost = f"{len(gone):,} of the {len(known):,} images in {shown(out)} are gone"
         remedy = "check that the folder is complete, and pass --fewer if it is"
         raise UserError(f"{shown(root)}: {lost}; {remedy}")
     fresh = files[~kept_N]
@@ -181,7 +192,7 @@ def _write(out: Path, facts: Facts, files: pd.DataFrame, rows: Rows, gone: list[
     old, schema = existing(out), facts.schema
     reader = pa.RecordBatchReader.from_batches(schema, _batches(schema, facts.regions, files, rows))
     if old is None:
-        lancedb.connect(str(out)).create_table(NAME, reader, schema=schema)
+        connect(out).create_table(NAME, reader, schema=schema)
     elif len(files):
         merge = old.table.merge_insert(KEY).when_matched_update_all().when_not_matched_insert_all()
         merge.execute(reader)
@@ -192,7 +203,7 @@ def _write(out: Path, facts: Facts, files: pd.DataFrame, rows: Rows, gone: list[
         index.table.create_index(VECTOR, config=IvfFlat(distance_type="dot"))
         index.table.create_index("image_path", config=BTree())
     versions = index.table.list_versions()
-    if len(versions) > VERSIONS or datetime.now() - versions[0]["timestamp"] > KEPT:
+    if len(versions) > MOST_VERSIONS or datetime.now() - versions[0]["timestamp"] > KEPT:
         index.table.optimize(cleanup_older_than=KEPT)  # joins small files too
     before = index.facts
     changed = before.changed + len(files) + len(gone)
