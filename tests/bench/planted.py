@@ -4,8 +4,9 @@ GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--drawn 0] [--eac
                                                [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
-`GUIE_REAL`, of which each domain gives `--images`, and as many toy images as `--drawn` says. A copy of a val or test image becomes a training image of a
-class of its own: a leak. A copy of a training image joins that image's class: a near-duplicate.
+`GUIE_REAL`, of which each domain gives `--images`, and as many toy images as `--drawn` says. A copy of a val
+or test image becomes a training image of a class of its own: a leak. A copy of a training image joins that
+image's class: a near-duplicate.
 
 `curate.py` cleans the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs are
 among its certain findings, and the findings that connect other images. Those within a class may be copies

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,30 +59,45 @@ def test_a_preview_that_cannot_be_written_is_refused_before_anything_is_drawn(tm
     assert f"--preview: '{sheet}' does not end" in capsys.readouterr().err.splitlines()[-1]
 
 
+CURATE = "{src}/curate.py --config mix.yaml"
 MIX = "name: mix\nout: mix.csv\nsources: [{kind: toy, path: toy}]\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", ["-m toydomains --out toy", "{src}/curate.py --config mix.yaml"]
-)
-def test_ctrl_c_ends_all_processes_in_one_line(tmp_path, command):
-    (tmp_path / "mix.yaml").write_text(MIX)
+@contextmanager
+def drawing(folder: Path, command: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that draws, once it does; its errors end when all its processes have ended."""
+    (folder / "mix.yaml").write_text(MIX)
     root = Path(toydomains.__file__).parents[2]
     words = f"{command.format(src=root / 'src')} --workers 2".split()
     path = os.pathsep.join([str(root / "src"), str(root / "input")])
     with subprocess.Popen(
         [sys.executable, *words],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as drawing:
-        while "img/s" not in drawing.stderr.readline():  # of the bar
-            assert drawing.poll() is None
+    ) as process:
+        while "img/s" not in process.stderr.readline():  # of the bar
+            assert process.poll() is None
+        yield process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["-m toydomains --out toy", CURATE])
+def test_ctrl_c_ends_all_processes_in_one_line(tmp_path, command):
+    with drawing(tmp_path, command) as process:
         for _ in range(2):  # a terminal sends it to every process of the group
-            os.killpg(drawing.pid, signal.SIGINT)
-        errors = drawing.stderr.read()
-    assert drawing.returncode == 130 and errors.splitlines()[-1] == "interrupted"
+            os.killpg(process.pid, signal.SIGINT)
+        errors = process.stderr.read()
+    assert process.returncode == 130 and errors.splitlines()[-1] == "interrupted"
     assert errors.count("interrupted") == 1 and "Traceback" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_the_drawing_ends_with_the_curation_that_started_it(tmp_path, how):
+    with drawing(tmp_path, CURATE) as process:
+        process.send_signal(how)
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == -how

@@ -197,7 +197,8 @@ def draw(source: ToySource, workers: int) -> None:
     """
     words = [f"--out={Path(source.path).absolute()}", f"--images={source.images}"]
     words += [f"--seed={source.seed}", f"--part={source.part}", f"--workers={workers}"]
-    with subprocess.Popen([sys.executable, "-m", "toydomains", *words], cwd=INPUT) as drawing:
+    command = [sys.executable, "-m", "guie.base.child", str(os.getpid()), "toydomains/__main__.py"]
+    with subprocess.Popen([*command, *words], cwd=INPUT) as drawing:
         try:
             code = drawing.wait()
         except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Keep an index as a LanceDB table: a row for each image, or for each region of it.
 
-The table `images` of a folder, on a disk or in a bucket, has the columns of `SCHEMA` and the vectors, whose metadata are
-`Facts`. Each change is a version, which readers see whole or not at all.
+The table `images` of a folder, on a disk or in a bucket, has the columns of `SCHEMA` and the vectors, whose
+metadata are `Facts`. Each change is a version, which readers see whole or not at all.
 """
 
 from __future__ import annotations

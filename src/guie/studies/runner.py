@@ -80,7 +80,7 @@ class Children:
             self._thread.gpu = next(self._gpus, None)
         if self._thread.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self._thread.gpu
-        child_of = [sys.executable, "-m", "guie.studies.child", str(os.getpid())]
+        child_of = [sys.executable, "-m", "guie.base.child", str(os.getpid())]
         with log.open("ab") as file:
             start = file.tell()
             with self._change:

@@ -1,6 +1,6 @@
-"""Run a script of a study in a process that ends with the study, even if the study is killed.
+"""Run a script in a process that ends with its parent, even if the parent is killed.
 
-python -m guie.studies.child PARENT SCRIPT [WORD ...]
+python -m guie.base.child PARENT SCRIPT [WORD ...]
 
 `prctl` is called here and not between fork and exec. In a process with many threads, code at that point can
 deadlock on a lock that another thread held.
