@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tqdm import tqdm
 
 from guie.evaluation.bootstrap import Comparison, verdict
 from guie.evaluation.diagnosis import (
-    Nearest,
     by_class,
     class_confusions,
     domain_shares,
@@ -81,30 +79,34 @@ def write_evaluation(
     by_name = dict(zip(names, (reports[file] for file in models), strict=True))
     parts = (part for protocol in protocols for part in protocol.parts)
     part = next((one for one in parts if not (one.graded or one.gallery_draws)), None)
-    with tqdm(desc="page", unit="img", disable=None) as bar:
-        values: dict[str, Any] = {
-            "name": names[0],
-            "others": names[1:],
-            "about": about,
-            "limit": ROWS,
-            "tables": score_tables(by_name, protocols),
-            "verdicts": _verdicts(names, by_name[names[0]]),
-            "published": comparable_tables(by_name),
-            "colors": domain_colors(table["domain"]),
-            "palette": PALETTE,
-            "kinds": KINDS,
-            "picture": root and Pictures(Path(root), bar),
-            "part": part,
-        }
-        if part is not None:
-            vectors = {n: as_units(e, table) for n, e in zip(names, models.values(), strict=True)}
-            values |= _analysis(vectors, part, table, values["colors"])
-            values["map"] = query_map(values["near"], table, vectors[names[0]], root, bar)
-        # `scores` is always there; the detailed sections where there is a part with classes
-        absent = {key for key in ("compared", "map", "published") if not values.get(key)}
-        absent |= set() if part else SECTIONS.keys() - {"scores", "published"}
-        values["sections"] = {k: title for k, title in SECTIONS.items() if k not in absent}
-        write_page(path, "evaluation.html.j2", values)
+    picture = Pictures(root) if root else None
+    values: dict[str, Any] = {
+        "name": names[0],
+        "others": names[1:],
+        "about": about,
+        "limit": ROWS,
+        "tables": score_tables(by_name, protocols),
+        "verdicts": [
+            verdict(Comparison(**one), (other, names[0]), title)
+            for report in by_name[names[0]]
+            for other, against in zip(names[1:], report.get("against", []), strict=False)
+            for title, one in against["differences"].items()
+        ],
+        "published": comparable_tables(by_name),
+        "colors": domain_colors(table["domain"]),
+        "palette": PALETTE,
+        "kinds": KINDS,
+        "part": part,
+    }
+    if part is not None:
+        vectors = {n: as_units(e, table) for n, e in zip(names, models.values(), strict=True)}
+        values |= _analysis(vectors, part, table, values["colors"])
+        values["map"] = query_map(values["near"], table, vectors[names[0]], picture)
+    # `scores` is always there; the detailed sections where there is a part with classes
+    absent = {key for key in ("compared", "map", "published") if not values.get(key)}
+    absent |= set() if part else SECTIONS.keys() - {"scores", "published"}
+    values["sections"] = {k: title for k, title in SECTIONS.items() if k not in absent}
+    write_page(path, "evaluation.html.j2", values, picture)
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -122,16 +124,6 @@ def short_names(names: Sequence[str]) -> list[str]:
         if len(set(ends)) == len(ends):
             return ends
     return list(names)
-
-
-def _verdicts(names: Sequence[str], reports: Sequence[Report]) -> list[str]:
-    """Describe in words how the first model compares with each other one, for each protocol."""
-    return [
-        verdict(Comparison(**one), (other, names[0]), title)
-        for report in reports
-        for other, against in zip(names[1:], report.get("against", []), strict=False)
-        for title, one in against["differences"].items()
-    ]
 
 
 def _analysis(
@@ -161,20 +153,15 @@ def _analysis(
         "distances": gap_panels(gaps(part, table, vectors[name], first), domains, table),
         "difficulty": difficulty_panels(classes, domains, colors),
         "hub_chart": occurrence_chart(nears),
-        "hubness": {name: _hubness(near, table) for name, near in nears.items()},
-        "compared": [_compared(other, near, galleries) for other, near in others],
+        "hubness": {name: _rows(hubness(near, table)) for name, near in nears.items()},
+        "compared": [
+            {"name": other, "counts": _rows(outcomes(first, near, table))} | galleries.changed(near)
+            for other, near in others
+        ],
     }
 
 
-def _hubness(near: Nearest, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the hubness table, and its foot."""
-    spread = hubness(near, table).rename(index={"": "all images"})
-    rows = spread.rename_axis("domain").reset_index().to_dict("records")
-    return {"rows": rows[1:], "foot": rows[:1]}
-
-
-def _compared(name: str, other: Nearest, galleries: Galleries) -> dict[str, Any]:
-    """Compare another model with the first: counts by domain, and queries that changed."""
-    won, lost = galleries.changed(other)
-    counts = outcomes(galleries.near, other, galleries.table).rename_axis("domain").reset_index()
-    return {"name": name, "counts": counts.to_dict("records"), "won": won, "lost": lost}
+def _rows(by_domain: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table by domain; the domain "" is that of all images."""
+    named = by_domain.rename(index={"": "all images"})
+    return named.rename_axis("domain").reset_index().to_dict("records")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from guie.evaluation.protocols.base import Protocol
 from guie.report.tables import COLUMNS, metric_title
@@ -19,15 +19,6 @@ OVER_ALL = {
     "public": "public 30 %",
     "private": "private 70 %",
 }
-
-
-class Cell(NamedTuple):
-    """A score, its confidence interval over classes, and whether it is the best of all models."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    best: bool = False
 
 
 def score_tables(
@@ -62,16 +53,14 @@ def _table(models: Mapping[str, Report]) -> dict[str, Any]:
         keys = [key for key in keys if key in MAIN] or keys[:2]
 
     def row(name: str, title: str) -> dict[str, Any]:
-        cells: list[Cell] = []
+        cells: list[dict[str, Any]] = []
         for key in keys:
             found = [_cell(report, name, key) for report in reports]
-            most = max((cell.value for cell in found if cell.value is not None), default=None)
-            best = several and most is not None
-            cells += [cell._replace(best=best and cell.value == most) for cell in found]
+            values = [cell["value"] for cell in found if cell["value"] is not None]
+            best = max(values, default=None) if several else None
+            cells += [cell | {"best": cell["value"] == best} for cell in found]
         counts = first["domains"].get(name, {})
-        queries, without_positive = (counts.get(key) for key in COUNTS)
-        own = {"queries": queries, "without_positive": without_positive}
-        return {"name": title, "cells": cells} | own
+        return {"name": title, "cells": cells, "counts": [counts.get(key) for key in COUNTS]}
 
     dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for report in reports))
     return {
@@ -83,11 +72,12 @@ def _table(models: Mapping[str, Report]) -> dict[str, Any]:
     }
 
 
-def _cell(report: Report, name: str, key: str) -> Cell:
+def _cell(report: Report, name: str, key: str) -> dict[str, Any]:
+    """Return a score and its confidence interval over classes."""
     scores, intervals = report, report.get("intervals", {})
     if name in report["domains"]:
         scores, intervals = report["domains"], intervals.get("domains", {})
     low, high = intervals.get(name, {}).get(key) or (None, None)
     if low is not None and low != low:  # NaN: with one class a domain there is no bootstrap
         low = high = None
-    return Cell(scores[name].get(key), low, high)
+    return {"value": scores[name].get(key), "low": low, "high": high}

@@ -12,7 +12,6 @@ import pandas as pd
 from markupsafe import Markup
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
 from guie.config import to_yaml
@@ -20,7 +19,7 @@ from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, stages
 from guie.report.figures.mix import Histogram, histograms, size_histogram
 from guie.report.figures.style import domain_colors
-from guie.report.pages.html import Panel, Pictures, inline_svg, write_page
+from guie.report.pages.html import Pictures, inline_svg, write_page
 
 KEYS = ["dataset", "domain"]
 SPLITS = ("train", "val", "test")
@@ -111,8 +110,9 @@ def write_report(
     sizes = histograms(before, class_sizes(table))
     shown, hidden = galleries(table, config["seed"])
     same = [] if merges is None else merges[:PAIRS].to_dict("records")
-    values: dict[str, Any] = {"summary": summary, "config": to_yaml(config)}
-    values |= {
+    values = {
+        "summary": summary,
+        "config": to_yaml(config),
         "limit": ROWS,
         "metric": metric,
         "colors": colors,
@@ -134,8 +134,7 @@ def write_report(
         "charts": _charts(whole, labels, gains, metric),
     }
     values["sections"] = {k: v for k, v in SECTIONS.items() if values[OPTIONAL.get(k, "summary")]}
-    with tqdm(desc="report", unit="img", disable=None) as bar:
-        write_page(path, "mix.html.j2", values | {"picture": Pictures(Path(root), bar)})
+    write_page(path, "mix.html.j2", values, Pictures(root, "report"))
 
 
 def left_after(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -207,10 +206,10 @@ def class_sizes(table: pd.DataFrame) -> pd.Series:
     return members.groupby(["domain", "label"]).size()
 
 
-def _size_panel(place: int, one: Histogram, colors: Mapping[str, str]) -> Panel:
+def _size_panel(place: int, one: Histogram, colors: Mapping[str, str]) -> tuple[str, str, Markup]:
     label = f"Classes by size, {one.domain}; the numbers are in the table"
     chart = inline_svg(size_histogram(one, colors[one.domain]), f"sizes-{place}", label)
-    return Panel(one.domain, one.note, chart)
+    return one.domain, one.note, chart
 
 
 def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int]:
@@ -297,11 +296,8 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 def _counts_of_splits(domain: str, counts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the domain's row: classes and images of each split, and queries without positive."""
-    key = "queries_without_positive"
-    row = {
-        "domain": domain,
-        "without_positive": sum(counts.get(s, {}).get(key, 0) for s in ("val", "test")),
-    }
+    without = [of.get("queries_without_positive", 0) for of in counts.values()]
+    row = {"domain": domain, "without_positive": sum(without)}
     for split, what in product(SPLITS, ("classes", "images")):
         row[f"{split}_{what}"] = counts.get(split, {}).get(what)
     return row
