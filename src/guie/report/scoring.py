@@ -54,7 +54,12 @@ def search(
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
-    rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
+    rerank = Rerank(methods_of(args.rerank))
+    if LOCAL in rerank.methods:  # embeds images: after all that can be refused
+        # Imported here, as the other methods need no torch.
+        from guie.evaluation.patches import embed_patches
+
+        rerank = Rerank(rerank.methods, embed_patches(args.model, manifest, table))
     options = {"quirks": args.quirk, "rerank": rerank, "grades": grades}
 
     def work(store: ScoreStore | None) -> None:
@@ -88,17 +93,6 @@ def search(
         # Those of a merged index, the most that any protocol compares
         pairs=queries * indexed * len(arrays) * len(protocols),
     )
-
-
-def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Rerank:
-    """Return how rankings are corrected, with the patches of all images for `local`."""
-    methods = methods_of(args.rerank)
-    if LOCAL not in methods:
-        return Rerank(methods)
-    # Imported here, as the other methods need no torch.
-    from guie.evaluation.patches import embed_patches
-
-    return Rerank(methods, embed_patches(args.model, manifest, table))
 
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:

@@ -49,7 +49,12 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
         style.name_axes(axes, name)
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
-            _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
+            drawn, stroke = of_curve["value"].to_numpy(), {"linestyle": dashes[dash]}
+            if len(drawn) < 2 or np.ptp(drawn) == 0:  # a kernel estimate needs some variance
+                axes.axvline(drawn[0], color=colors[line], **stroke)
+            else:
+                density = GaussianKDE(drawn)(span)
+                axes.plot(span, density, color=colors[line], linewidth=1.8, **stroke)
         if mark is not None:
             axes.axvline(mark, color=style.MUTED, linewidth=1, linestyle=":")
     grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
@@ -58,13 +63,6 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     else:
         style.legend_below(figure, colors if len(colors) > 1 else {}, dashes)
     return figure
-
-
-def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash: str) -> None:
-    if len(values) < 2 or np.ptp(values) == 0:  # a kernel estimate needs some variance
-        axes.axvline(values[0], color=color, linestyle=dash)
-        return
-    axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
 
 
 def sample_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -96,9 +94,7 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=style.INK)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color(style.FAINT)
-    handles = [
-        axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
-    ]
+    handles = [axes.scatter([], [], color=c, s=30, label=domain) for domain, c in colors.items()]
     figure.legend(handles=handles, **style.LEGEND_BELOW, ncols=5)
     return figure
 
@@ -125,8 +121,8 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
             axes.add_artist(AnnotationBbox(picture, xy, pad=0.05, bboxprops=frame))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(style.FAINT)
-    axes.set_title(f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class",
-                   loc="left", fontsize=10, color=style.MUTED)  # fmt: skip
+    title = f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class"
+    axes.set_title(title, loc="left", fontsize=10, color=style.MUTED)
     return figure
 
 

@@ -67,9 +67,8 @@ def _stacked(tables: Mapping[str, pd.DataFrame], colors: Mapping[str, str]) -> F
             axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=style.MUTED)
         axes.margins(x=0.1)
     panels[0].invert_yaxis()
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), **style.LEGEND_BELOW, ncols=len(first.columns)
-    )
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, **style.LEGEND_BELOW, ncols=len(first.columns))
     return figure
 
 
@@ -84,20 +83,18 @@ def stages(left: pd.DataFrame) -> Figure:
     axes = figure.add_axes((0.19, 0.05 / height, 0.49, 1 - 0.1 / height))
     axes.set(xlim=(0, max(1, left["images"].max())), ylim=(len(left) - 0.5, -0.5))
     axes.barh(range(len(left)), left["images"], color=style.ACCENT, height=0.78)
-    axes.set_yticks(
-        range(len(left)), [style.legible(name, 26) for name in left["name"]], fontsize=10
-    )
+    names = [style.legible(name, 26) for name in left["name"]]
+    axes.set_yticks(range(len(left)), names, fontsize=10)
     axes.tick_params(axis="y", length=0, pad=8, labelcolor=style.INK)
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
         right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
         axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=style.INK, **right)
-        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=style.MUTED, **right)
+        right["fontsize"] = 9
+        axes.text(1.19, y, f"in {stage.classes:,} classes", color=style.MUTED, **right)
         if stage.lost:
-            axes.text(
-                1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=style.LOST, **right
-            )
+            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", color=style.LOST, **right)
     return figure
 
 
@@ -170,9 +167,8 @@ def size_histograms(sizes: pd.Series) -> Figure:
         axes.set_visible(False)
     for axes, histogram in zip(grid, found, strict=False):
         _draw_sizes(axes, histogram, (colors[histogram.domain],))
-        axes.set_title(
-            style.legible(histogram.domain, 26), loc="left", fontsize=10, color=style.INK, pad=14
-        )
+        title = style.legible(histogram.domain, 26)
+        axes.set_title(title, loc="left", fontsize=10, color=style.INK, pad=14)
         axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
     foot = "classes (height) by number of images, up to the number below a bar"
     figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=style.MUTED)
@@ -186,9 +182,8 @@ def _draw_sizes(axes: Axes, histogram: Histogram, colors: Sequence[str]) -> None
     for (side, width), color in zip(sides.items(), colors, strict=True):
         bars = axes.bar(range(len(bins)), [getattr(one, side) for one in bins], width, color=color)
         for bar, one in zip(bars, bins, strict=True):
-            style.tooltip(
-                bar, f"{one.name} images: {one.before:,} classes before, {one.after:,} after"
-            )
+            counts = f"{one.before:,} classes before, {one.after:,} after"
+            style.tooltip(bar, f"{one.name} images: {counts}")
     highest = max(max(one.before, one.after) for one in bins)
     axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, highest))
     axes.set_yticks([0, highest], ["0", _short(highest, 10_000)])
@@ -320,14 +315,9 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure = style.new_figure(2.6, width=6.0)
     axes = style.tidy(figure.subplots(), grid="y")
     table = pd.DataFrame(rows)
-    options: dict[str, Any] = {
-        "color": style.ACCENT,
-        "marker": "o",
-        "markersize": 3,
-        "linewidth": 1.6,
-    }
-    axes.plot(table["coverage"], table["precision"], "-", label="measured", **options)
-    axes.plot(table["coverage"], table["at_least"], "--", label="at least", **options)
+    line: dict[str, Any] = {"color": style.ACCENT, "marker": "o", "markersize": 3}
+    for column, dash, label in (("precision", "-", "measured"), ("at_least", "--", "at least")):
+        axes.plot(table["coverage"], table[column], dash, label=label, linewidth=1.6, **line)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -52,9 +52,8 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
     axes.set(xlim=(0, 1.06), ylim=(len(scores) - 0.45, -0.55))
     style.name_axes(axes, metric)
     if systems == 1:
-        axes.set_title(
-            f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=style.MUTED, loc="right"
-        )
+        mean = f"mean {scores.mean().iloc[0]:.3f}"
+        axes.set_title(mean, fontsize=9, color=style.MUTED, loc="right")
     else:
         axes.legend(**ABOVE)
     return figure
@@ -87,9 +86,8 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
     style.name_rows(axes, names)
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.6))
-    style.name_axes(
-        axes, f"{metric}, with {first['intervals']['level']:.0%} intervals over classes"
-    )
+    level = first["intervals"]["level"]
+    style.name_axes(axes, f"{metric}, with {level:.0%} intervals over classes")
     axes.legend(**ABOVE)
     return figure
 
@@ -216,9 +214,8 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
     for name, column in values.items():
         axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
     if mean:
-        axes.plot(
-            values.index, values.mean(axis=1), "o-", color=style.INK, linewidth=2.6, label="mean"
-        )
+        means = values.mean(axis=1)
+        axes.plot(values.index, means, "o-", color=style.INK, linewidth=2.6, label="mean")
     if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
         axes.set_xscale("log", base=2)
     axes.set_xticks(values.index, [f"{value:g}" for value in values.index])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,6 +15,7 @@ from guie.evaluation.protocols.catalogue import PROTOCOLS
 PERCENT = 100.0
 OVER_ALL = {"mean", "pooled", "public", "private"}
 Path = tuple[str, str, str]
+Rows = dict[str, list[float | None]]  # by method or model, a number per column, or none
 
 
 class Table(BaseModel):
@@ -33,9 +34,7 @@ class Table(BaseModel):
     # By title, the path of our number in that protocol's report: part, then `mean`, `pooled`, `private` or a
     # domain, then metric. None: the protocol has no such number (parameters, scores of training classes)
     columns: dict[str, Path | None]
-    rows: dict[
-        str, list[float | None]
-    ]  # by method, a number per column; None if the paper has none
+    rows: Rows
     spreads: dict[str, list[float]] = {}  # by method, the paper's ± of each number
 
     @property
@@ -53,14 +52,6 @@ class Paper(BaseModel):
     tables: list[Table]
 
 
-class Compared(NamedTuple):
-    """A table of a paper, and our models' rows in it, in percent; no row if none is comparable."""
-
-    paper: str
-    table: Table
-    ours: dict[str, list[float | None]]
-
-
 @cache
 def papers() -> list[Paper]:
     """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
@@ -69,8 +60,10 @@ def papers() -> list[Paper]:
     return [Paper.model_validate(read_values(str(f)).plain) for f in found]
 
 
-def comparable_tables(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Compared]:
-    """Return the published tables of the papers that our models can be compared with.
+def comparable_tables(
+    models: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[str, Table, Rows]]:
+    """Return the published tables that our models can be compared with: paper, table, our rows.
 
     If one table of a paper has a number of ours, the paper's other tables of the same protocol are
     returned too, without rows of ours where nothing is comparable. See `_number` for what is.
@@ -78,18 +71,17 @@ def comparable_tables(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list
     Args:
         models: by name, one report of `run_protocol` per protocol.
     """
-    found: list[Compared] = []
+    found = []
     for paper in papers():
-        tables = [Compared(paper.paper, table, _rows_of(models, table)) for table in paper.tables]
-        compared = {one.table.protocol for one in tables if one.ours}
-        found += [one for one in tables if one.table.protocol in compared]
+        ours = [_rows_of(models, table) for table in paper.tables]
+        tables = list(zip(paper.tables, ours, strict=True))
+        compared = {table.protocol for table, rows in tables if rows}
+        found += [(paper.paper, *one) for one in tables if one[0].protocol in compared]
     return found
 
 
-def _rows_of(
-    models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table
-) -> dict[str, list[float | None]]:
-    """Return our models' rows of one table, without those that have no number."""
+def _rows_of(models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table) -> Rows:
+    """Return our models' rows of one table in percent, without those that have no number."""
     rows = {
         name: [_number(report, table, path) for path in table.columns.values()]
         for name, reports in models.items()
