@@ -46,11 +46,6 @@ class Effect:
     smallest: float = math.nan  # difference that three seeds, or all if more, could show
 
 
-def read_claims(path: Path) -> list[ClaimConfig]:
-    """Read the claims. Raises UserError with one line per error."""
-    return load_config(path, ClaimsConfig).claims
-
-
 def verdict(effect: Effect | None, direction: str) -> str:
     """Return held, not held, undecided or ours alone, by the rule above; `not run` without an effect.
 
@@ -195,7 +190,7 @@ def claims_table(path: Path, headlines: bool = False) -> str:
     Args:
         headlines: only the main claims of the papers; the last line counts all verdicts.
     """
-    claims = read_claims(path)
+    claims = load_config(path, ClaimsConfig).claims
     names = {claim.study for claim in claims}
     studies = {name: as_committed(path.with_name(f"{name}.yaml")) for name in names}
     cells = [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]

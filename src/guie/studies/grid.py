@@ -51,10 +51,6 @@ class Job:
     evaluation: EvaluateConfig | None = None
 
     @property
-    def key(self) -> Key:
-        return self.row, self.seed, self.fold
-
-    @property
     def description(self) -> str:
         """Return `arcface, seed 0`, or `arcface, seed 0 without fold A`."""
         fold = f" without fold {self.fold}" if self.fold else ""
@@ -74,8 +70,13 @@ class Job:
         if self.evaluation:
             values = self.evaluation.model_dump(**short)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        own = _without_keys(self.config.model_dump(**short, exclude={"name", "out"}), FREE)
-        return own | {"seed": self.seed} | ({"teachers": needed} if needed else {})
+
+        def without_free(block: dict[str, Any]) -> dict[str, Any]:
+            return {key: item for key, item in block.items() if key not in FREE}
+
+        own = self.config.model_dump(**short, exclude={"name", "out"})
+        more = {"seed": self.seed} | ({"teachers": needed} if needed else {})
+        return rewritten(own, without_free) | more
 
     @cached_property
     def identity(self) -> str:
@@ -188,18 +189,16 @@ def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Value
         if any(row.name == other.name for other in plan.rows):
             raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
         plan.rows.append(row)
-        whole: RunConfig | ComposeConfig
-        if config.compose is None:
-            whole = validated(values, RunConfig, variables=False)
-        else:
-            whole = validated(values, ComposeConfig, variables=False)
+        kind: type[RunConfig | ComposeConfig]
+        kind = RunConfig if config.compose is None else ComposeConfig
+        whole = validated(values, kind, variables=False)
         where = (own if config.evaluate else values).location()
         for job in _jobs(plan, row, whole, config.evaluate, where):
             if first.setdefault(job.identity, row.name) != row.name:
                 both = f"{first[job.identity]!r} and {row.name!r} of its grid are the same run"
                 remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
                 raise UserError(f"{own.location()}: {both}; {remedy}")
-            plan.jobs[job.key] = job
+            plan.jobs[job.row, job.seed, job.fold] = job
 
 
 def _points(
@@ -295,10 +294,12 @@ def _jobs(
                     raise UserError(f"{where}: no member is a row above; for others use compose.py")
                 config = next(iter(needs.values())).config
 
-                def more_left_out(key: str, value: Any, domains: list[str] = left_out) -> Any:
-                    return sorted({*value, *domains}) if key == "leave_out" else value
+                def leave_out(block: dict[str, Any], more: list[str] = left_out) -> dict[str, Any]:
+                    if "leave_out" in block:
+                        block["leave_out"] = sorted({*block["leave_out"], *more})
+                    return block
 
-                values = replaced(whole.model_dump(), more_left_out)
+                values = rewritten(whole.model_dump(), leave_out)
                 ensemble = ComposeConfig.model_validate(values)
                 yield Job(row.name, seed, fold, config, plan.study, needs, ensemble)
             else:
@@ -335,16 +336,6 @@ def _rows_above(
     return found
 
 
-def _without_keys(values: Any, keys: set[str]) -> Any:
-    """Return the values without these keys of any mapping in them."""
-    if isinstance(values, dict):
-        return {key: _without_keys(item, keys) for key, item in values.items() if key not in keys}
-    return [_without_keys(item, keys) for item in values] if isinstance(values, list) else values
-
-
-def replaced(values: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
-    """Return nested values, each as `change(key, value)` returns it; in a list, the key is empty."""
-    values = change(key, values)
-    if isinstance(values, dict):
-        return {name: replaced(item, change, name) for name, item in values.items()}
-    return [replaced(item, change) for item in values] if isinstance(values, list) else values
+def rewritten(values: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the values of a config with each mapping in them as `change` returns it, inner ones first."""
+    return json.loads(json.dumps(values), object_hook=change)

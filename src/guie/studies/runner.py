@@ -25,7 +25,7 @@ from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.rows.readable import find_unreadable
-from guie.studies.grid import Job, digest, replaced
+from guie.studies.grid import Job, digest, rewritten
 from guie.studies.results import Code, Record, code_of, manifest_of, scores_of_run, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.process_guard import Cause, Interrupts
@@ -40,22 +40,18 @@ RESUMED = "== train.py resumes from a checkpoint\n"
 class Failed(Exception):
     """A script failed.
 
-    Attributes: `step`, the script; `error`, its last line without folder names of this machine, as it is
-    committed.
+    Attributes: `record`, the script and its last line without folder names of this machine.
     """
 
     def __init__(self, step: str, error: str):
         error = error.replace(f"{os.getcwd()}/", "")
         error = error.replace(os.environ.get("GUIE_REAL") or "\0", "${GUIE_REAL}")
-        self.step, self.error = step, error.replace(str(Path.home()), "~")[:SHOWN_CHARS]
-        super().__init__(f"{step}: {self.error}")
+        self.record = {"step": step, "error": error.replace(str(Path.home()), "~")[:SHOWN_CHARS]}
+        super().__init__(f"{step}: {self.record['error']}")
 
 
 class Halted(Exception):
     """The study was stopped by a signal."""
-
-
-Outcome = Record | Failed
 
 
 class Children:
@@ -162,7 +158,7 @@ class Runner:
         self,
         jobs: Sequence[Job],
         parallel: int,
-        save: Callable[[Job, Outcome], None],
+        save: Callable[[Job, Record], None],
         interrupts: Interrupts,
     ) -> bool:
         """Run the jobs in order, each in a thread; return False if a signal stopped them.
@@ -196,26 +192,26 @@ class Runner:
                 raise
         return not running
 
-    def run(self, job: Job) -> Outcome:
-        """Train and test a job, resuming an earlier attempt; return its record, or how it failed.
+    def run(self, job: Job) -> Record:
+        """Train and test a job, resuming an earlier attempt; return its record, or that of a failure.
 
         Raises Halted; UserError if the code changed since the study started.
         """
         self._refuse_changed_code()
         made = stamp(job, self.code)  # of the data as it is now, even if it changes during the run
         try:
-            outcome: Outcome = made | self._run(job)
+            found = self._run(job)
         except Failed as failed:
-            outcome = failed
+            found = failed.record
         except UserError as error:
-            outcome = Failed("study.py", str(error).splitlines()[0])
+            found = Failed("study.py", str(error).splitlines()[0]).record
         except OSError as error:
-            outcome = Failed("study.py", f"{error.filename}: {error.strerror}")
+            found = Failed("study.py", f"{error.filename}: {error.strerror}").record
         except (ValueError, KeyError, StopIteration):
             remedy = "its files are not those of a run; delete the folder"
-            outcome = Failed("study.py", f"{self.folder(job)}: {remedy}")
+            found = Failed("study.py", f"{self.folder(job)}: {remedy}").record
         self._refuse_changed_code()
-        return outcome
+        return made | found
 
     def _run(self, job: Job) -> Record:
         folder = self.train(job)
@@ -258,13 +254,15 @@ class Runner:
                 remove_own(folder, WRITTEN)  # remains of a killed process
             cores = self.children.cores
 
-            def placed(key: str, value: Any) -> Any:
-                if key == "workers" and value is None:
-                    return cores
-                is_model = key in ("model", "start_from") and isinstance(value, str)
-                return folders.get(value, value) if is_model else value
+            def placed(block: dict[str, Any]) -> dict[str, Any]:
+                if block.get("workers", 0) is None:
+                    block["workers"] = cores
+                for key in ("model", "start_from"):
+                    if isinstance(name := block.get(key), str):
+                        block[key] = folders.get(name, name)
+                return block
 
-            config = replaced((job.ensemble or job.config).model_dump(), placed)
+            config = rewritten((job.ensemble or job.config).model_dump(), placed)
             config |= {"name": folder.name, "out": str(self.out)}
             path = Path(f"{folder}.yaml")
             write_text(path, to_yaml(config))
