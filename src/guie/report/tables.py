@@ -51,49 +51,41 @@ def report_table(report: Mapping[str, Any]) -> str:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
     dimension = f", {report['dimension']}-D" if "dimension" in report else ""
     lines.append(f"{report['index']} index{dimension}")
-    if report.get("intervals", {}).get("mean"):
-        lines.append(_intervals(report))
-    return "\n".join(lines)
-
-
-def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
-    """Format title, headline and the table of each part."""
-    headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
-    lines = [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
-    if report["quirks"]:
-        lines.append(f"  with quirks: {', '.join(report['quirks'])}")
-    if protocol.note:
-        lines.append(f"  {protocol.note}")
-    for name, part in report["parts"].items():
-        lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
+    found = report.get("intervals", {})
+    if found.get("mean"):
+        intervals = [
+            f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
+            for key, (low, high) in found["mean"].items()
+            if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
+        ]
+        level = f"{100 * found['level']:g} % intervals"
+        title = f"mean over domains, {level} by {found['draws']:,} bootstrap samples of classes"
+        lines.append(f"{title}: {', '.join(intervals)}")
     return "\n".join(lines)
 
 
 def reports_table(
     protocols: Sequence[Protocol], reports: Sequence[Mapping[str, Any]], plain: bool
 ) -> str:
-    """Format all reports of one model, verdicts against others last.
+    """Format all reports of one model: title, headline, a table for each part, verdicts.
 
-    If `plain`, show only the first part of each protocol.
+    If `plain`, show only the table of the first part, and the verdicts.
     """
-    shown = []
+    lines = []
     for protocol, report in zip(protocols, reports, strict=True):
-        (one, *_) = report["parts"].values()
-        shown.append(report_table(one) if plain else protocol_table(protocol, report))
-        shown += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
-    return "\n".join(shown)
-
-
-def _intervals(report: Mapping[str, Any]) -> str:
-    found = report["intervals"]
-    message = [
-        f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
-        for key, (low, high) in found["mean"].items()
-        if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
-    ]
-    level, draws = 100 * found["level"], found["draws"]
-    title = f"mean over domains, {level:g} % intervals by {draws:,} bootstrap samples of classes"
-    return f"{title}: {', '.join(message)}"
+        if plain:
+            lines.append(report_table(next(iter(report["parts"].values()))))
+        else:
+            headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
+            lines += [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
+            if report["quirks"]:
+                lines.append(f"  with quirks: {', '.join(report['quirks'])}")
+            if protocol.note:
+                lines.append(f"  {protocol.note}")
+            for name, part in report["parts"].items():
+                lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
+        lines += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
+    return "\n".join(lines)
 
 
 def metric_title(key: str) -> str:

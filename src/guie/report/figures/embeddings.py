@@ -153,7 +153,13 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
         runs: by name, the result of `guie.training.run_folder.read_metrics`. The panel of a run
             without validation says so.
     """
-    tables = {name: _validations(lines) for name, lines in runs.items()}
+    tables = {}  # val R@1; rows are steps, columns are domains
+    for name, lines in runs.items():
+        table = pd.DataFrame([line for line in lines if VAL in line])
+        if len(table):
+            table = table.drop_duplicates("step", keep="last").set_index("step")
+            table = table.filter(like=f"{VAL}/").rename(columns=lambda key: key.partition("/")[2])
+        tables[name] = table
     colors = style.domain_colors(domain for table in tables.values() for domain in table)
     figure, panels = _panels([*tables], "step")
     for name, axes in panels.items():
@@ -164,15 +170,6 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             axes.plot(course.idxmax(), course.max(), "o", color=colors[str(domain)], markersize=5)
     style.legend_below(figure, colors)
     return figure
-
-
-def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return val R@1; rows are steps, columns are domains."""
-    table = pd.DataFrame([line for line in lines if VAL in line])
-    if table.empty:
-        return table
-    table = table.drop_duplicates("step", keep="last").set_index("step").filter(like=f"{VAL}/")
-    return table.rename(columns=lambda name: name.partition("/")[2])
 
 
 def _panels(titles: list[str], x: str) -> tuple[Figure, dict[str, Axes]]:

@@ -265,44 +265,36 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     shown = rejected.sort_values("gain", kind="stable").tail(REJECTED_SHOWN)
     figure = style.new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    _draw_steps(style.tidy(left, f"{metric}, step by step", grid="y"), taken)
-    _draw_gains(style.tidy(right, "gains of rejected changes", grid="x"), shown)
+    style.tidy(left, f"{metric}, step by step", grid="y")
+    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
+    options |= {"ecolor": style.MUTED, "capsize": 3}
+    places = range(1, len(taken) + 1)
+    score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
+    left.errorbar(places, score, yerr=error, **options)
+    left.set_xlim(0.5, max(len(taken), 1) + 0.5)
+    if len(taken) <= STEPS_NAMED:
+        names = [style.legible(change, 24) for change in taken["change"]]
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        left.set_xticks(places, names, fontsize=9, **turned)
+    else:
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.name_axes(left, "step")
+
+    style.tidy(right, "gains of rejected changes", grid="x")
+    bars = right.barh(range(len(shown)), shown["gain"], height=0.7)
+    for bar, change, gain in zip(bars, shown["change"], shown["gain"], strict=True):
+        bar.set_facecolor(style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED)
+        style.tooltip(bar, f"{change}: {gain:+.4f}")
+    right.set_yticks(range(len(shown)), [style.legible(change, 24) for change in shown["change"]])
+    right.set_ylim(-0.6, max(len(shown), 1) - 0.4)
+    right.axvline(0, color=style.MUTED, linewidth=1)
+    right.locator_params(axis="x", nbins=4)
     if len(shown) < len(rejected):
         style.name_axes(right, f"the best {REJECTED_SHOWN} of {len(rejected):,}")
     for axes, rows in ((left, taken), (right, shown)):
         if rows.empty:
             style.write_inside(axes, "nothing")
     return figure
-
-
-def _draw_steps(axes: Axes, taken: pd.DataFrame) -> None:
-    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
-    options |= {"ecolor": style.MUTED, "capsize": 3}
-    places = range(1, len(taken) + 1)
-    score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
-    axes.errorbar(places, score, yerr=error, **options)
-    axes.set_xlim(0.5, max(len(taken), 1) + 0.5)
-    if len(taken) <= STEPS_NAMED:
-        names = [style.legible(change, 24) for change in taken["change"]]
-        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-        axes.set_xticks(places, names, fontsize=9, **turned)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        style.name_axes(axes, "step")
-
-
-def _draw_gains(axes: Axes, rejected: pd.DataFrame) -> None:
-    gains = rejected["gain"].tolist()
-    colors = [
-        style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED for gain in gains
-    ]
-    bars = axes.barh(range(len(gains)), gains, color=colors, height=0.7)
-    for bar, change, gain in zip(bars, rejected["change"], gains, strict=True):
-        style.tooltip(bar, f"{change}: {gain:+.4f}")
-    axes.set_yticks(range(len(gains)), [style.legible(change, 24) for change in rejected["change"]])
-    axes.set_ylim(-0.6, max(len(gains), 1) - 0.4)
-    axes.axvline(0, color=style.MUTED, linewidth=1)
-    axes.locator_params(axis="x", nbins=4)
 
 
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:

@@ -243,11 +243,24 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     _line(accuracy, table["accuracy"], style.INK)
     accuracy.set_ylim(0, 1)
     _draw_rates(rates, table)
-    _draw_validation(val, table)
+    domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
+    for domain, color in style.domain_colors(domains).items():
+        _line(val, table[f"{VAL}/{domain}"], color, width=1, label=domain)
+    if VAL in table:
+        _line(val, table[VAL], style.INK, width=2.6, label="mean")
+        val.set_ylim(0, 1)
+        val.legend(**BESIDE, fontsize=7)
+    else:
+        style.write_inside(val, "no val split")
     for axes in (rates, val):
         style.name_axes(axes, "step")
-    for axes in (loss, accuracy, rates, val):
-        _name_stages(axes, table["stage"])
+    spans = table["stage"].reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
+    words: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": style.MUTED}
+    for axes in (loss, accuracy, rates, val) if len(spans) > 1 else ():
+        for name, span in spans.iterrows():
+            axes.axvline(span["max"], color=style.MUTED, linewidth=1, linestyle=":")
+            middle = (span["min"] + span["max"]) / 2
+            axes.text(middle, 1.01, str(name), transform=axes.get_xaxis_transform(), **words)
     return figure
 
 
@@ -269,26 +282,3 @@ def _draw_rates(axes: Axes, table: pd.DataFrame) -> None:
     # Else the last steps of a cosine schedule would compress the rest
     axes.set_ylim(1e-4 * top, 2 * top)
     axes.legend(fontsize=8, frameon=False)
-
-
-def _draw_validation(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw val R@1 of each domain, and the mean over domains in bold."""
-    domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
-    for domain, color in style.domain_colors(domains).items():
-        _line(axes, table[f"{VAL}/{domain}"], color, width=1, label=domain)
-    if VAL in table:
-        _line(axes, table[VAL], style.INK, width=2.6, label="mean")
-        axes.set_ylim(0, 1)
-        axes.legend(**BESIDE, fontsize=7)
-    else:
-        style.write_inside(axes, "no val split")
-
-
-def _name_stages(axes: Axes, stage: pd.Series) -> None:
-    """Draw a dotted line at the end of each stage, and the stage names above the panel."""
-    spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
-    options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": style.MUTED}
-    for name, span in spans.iterrows() if len(spans) > 1 else ():
-        axes.axvline(span["max"], color=style.MUTED, linewidth=1, linestyle=":")
-        middle = (span["min"] + span["max"]) / 2
-        axes.text(middle, 1.01, str(name), transform=axes.get_xaxis_transform(), **options)

@@ -163,8 +163,12 @@ def query_map(
     sample = balanced_sample(queries, max(1, POINTS // queries["domain"].nunique()), seed=0)
     sample = sample.head(POINTS)
     answers = table.iloc[sample["answer"]]
+    xy_N2 = project(vectors[sample["row"]])
+    low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
+    scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)  # of both axes
+    xy_N2 = (xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2
     points = sample[["domain", "label", "right"]].reset_index(drop=True)
-    points[["x", "y"]] = _scaled(project(vectors[sample["row"]]))
+    points[["x", "y"]] = xy_N2.round(1)
     points["path"] = sample["image_path"].to_numpy()
     points["answer"] = answers["label"].to_numpy()
     points["answer_path"] = answers["image_path"].to_numpy()
@@ -175,10 +179,3 @@ def query_map(
     }
     found = {"points": points.to_dict("records"), "pictures": pictures}
     return found | {"queries": len(near.query_Q)}
-
-
-def _scaled(xy_N2: np.ndarray) -> np.ndarray:
-    """Scale points into the map, both axes by the same factor, rounded to tenths."""
-    low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
-    scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
-    return ((xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2).round(1)

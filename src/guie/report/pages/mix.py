@@ -22,6 +22,7 @@ from guie.report.figures.style import domain_colors
 from guie.report.pages.html import Pictures, inline_svg, write_page
 
 KEYS = ["dataset", "domain"]
+ENDS = ["image_path", "other_path"]  # of a pair
 SPLITS = ("train", "val", "test")
 ROWS = 200  # shown in a table; the rest are counted
 CLASSES, IMAGES = 6, 4  # shown of a domain, of a class
@@ -249,7 +250,7 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
 
     Keys: kind, title, about, total, actions (number of findings by action), pairs (those shown).
     """
-    ends, images = pd.factorize(pd.concat([findings["image_path"], findings["other_path"]]))
+    ends, images = pd.factorize(pd.concat([findings[end] for end in ENDS]))
     one, other = np.split(ends, 2)
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
     findings = findings.assign(linked=connected_components(graph, directed=False)[1][one])
@@ -262,20 +263,15 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
             title, about = f"{title}, if these are copies", ABOUT_DOUBTFUL
         group = {"kind": kind, "title": title, "about": about, "total": len(rows)}
         group["actions"] = rows["action"].value_counts().sort_index().to_dict()
-        group["pairs"] = _shown_pairs(rows, sure).to_dict("records")
+        order, rising = ["difference", "similarity", *ENDS], [not sure, sure, True, True]
+        ranked = rows.sort_values(order, ascending=rising)
+        # Show each pair once, whichever of its two images the finding belongs to
+        pairs = pd.Series(map(frozenset, ranked[ENDS].to_numpy()))
+        ranked = ranked[~pairs.duplicated().to_numpy()]
+        ranked = ranked[ranked.groupby("linked").cumcount() < PAIRS_OF_ONE]
+        group["pairs"] = ranked.head(PAIRS).to_dict("records")
         found.append(group)
     return found
-
-
-def _shown_pairs(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
-    ranked = rows.sort_values(
-        ["difference", "similarity", "image_path", "other_path"],
-        ascending=[not sure, sure, True, True],
-    )
-    # Show each pair once, whichever of its two images the finding belongs to
-    pairs = pd.Series(map(frozenset, zip(ranked["image_path"], ranked["other_path"], strict=True)))
-    ranked = ranked[~pairs.duplicated().to_numpy()]
-    return ranked[ranked.groupby("linked").cumcount() < PAIRS_OF_ONE].head(PAIRS)
 
 
 def evidence(pair: Mapping[str, Any]) -> str:

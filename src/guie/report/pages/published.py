@@ -73,22 +73,18 @@ def comparable_tables(
     """
     found = []
     for paper in papers():
-        ours = [_rows_of(models, table) for table in paper.tables]
-        tables = list(zip(paper.tables, ours, strict=True))
-        compared = {table.protocol for table, rows in tables if rows}
-        found += [(paper.paper, *one) for one in tables if one[0].protocol in compared]
+        tables = []
+        for table in paper.tables:
+            ours = {}
+            for name, reports in models.items():
+                for report in (one for one in reports if one["protocol"] == table.protocol):
+                    row = [_number(report, table, path) for path in table.columns.values()]
+                    if any(number is not None for number in row):
+                        ours[name] = row
+            tables.append((paper.paper, table, ours))
+        compared = {table.protocol for _, table, ours in tables if ours}
+        found += [one for one in tables if one[1].protocol in compared]
     return found
-
-
-def _rows_of(models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table) -> Rows:
-    """Return our models' rows of one table in percent, without those that have no number."""
-    rows = {
-        name: [_number(report, table, path) for path in table.columns.values()]
-        for name, reports in models.items()
-        for report in reports
-        if report["protocol"] == table.protocol
-    }
-    return {name: row for name, row in rows.items() if any(number is not None for number in row)}
 
 
 def _number(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:
