@@ -11,6 +11,7 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class Model:
         if threads:
             torch.set_num_threads(threads)
         self.path = path
+        self.check_runtime = partial(check_runtime, path)
+        self.refuse_file_access = partial(refuse_file_access, path)
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device.type == "cuda"
@@ -59,14 +62,6 @@ class Model:
         """Return type and name of the device, PyTorch's version, and the limit of memory."""
         name = torch.cuda.get_device_name(self.device) if self.on_gpu else "cpu"
         return self.device.type, name, str(torch.__version__), self.limit
-
-    def check_runtime(self) -> None:
-        """Raise Violation if PyTorch 1.11 cannot open the file."""
-        check_runtime(self.path)
-
-    def refuse_file_access(self) -> None:
-        """Raise Violation if the code names an operator that reads or writes files."""
-        refuse_file_access(self.path)
 
     def load(self) -> None:
         """Load the module as the host does: `torch.jit.load`, then `eval()`."""

@@ -52,12 +52,7 @@ CHECKS = {
         f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order",
     ),
 }
-ANSWER_RULES = (
-    "original_size",
-    "floating_point",
-    "dimension",
-    "finite",
-)  # of an answer to one image
+ANSWER_RULES = ("original_size", "floating_point", "dimension", "finite")  # of one image's answer
 
 
 class Checklist:
@@ -115,11 +110,7 @@ def embedding_of(kind: str, numbers_D: np.ndarray) -> np.ndarray:
 
 
 def embedding(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
-    """Embed one image as the host does: float32, [D].
-
-    Raises:
-        Violation: the model fails or its output breaks one of `ANSWER_RULES`.
-    """
+    """Embed one image as the host does: float32, [D]. Raises Violation if the answer breaks a rule."""
     kind, (numbers_D,), _ = model.embed(pixels_HW3[None])
     return embedding_of(kind, numbers_D)
 
@@ -133,8 +124,7 @@ def verify(
         unpacked: where the model is written.
         torch: "1.11", or "current" for a scorer with the current version.
 
-    Raises:
-        Violation: a check has failed, as the checklist says.
+    Raises Violation if a check has failed, as the checklist says.
     """
     check = checklist.check
     with check("zip_layout", stop=True):
@@ -196,9 +186,7 @@ def _check_repeated(model: ModelProcess, path: Path, checklist: Checklist, state
     one, other = _probes()[ONE], _probes()[OTHER]
     demand = EQUAL.format(TOLERANCE[model.device])
     with checklist.check("same_answer_twice", stop=True, demand=demand):
-        first_D, again_D, late_D, last_D = (
-            embedding(model, pixels_HW3) for pixels_HW3 in (one, one, other, one)
-        )
+        first_D, again_D, late_D, last_D = (embedding(model, p) for p in (one, one, other, one))
         later = model.call("state")
         compare(first_D, again_D, "two calls on one image", model.device)
     model.end()  # frees memory for the next process

@@ -71,12 +71,11 @@ class Answers:
         """
         by_label = self.first.groupby("label")["relevant"].agg(right="mean", queries="count")
         by_label = by_label[(by_label["queries"] >= LEAST_QUERIES) & (by_label["right"] < 1)]
-        order = by_label.reset_index().sort_values(
-            ["right", "queries", "label"], ascending=[True, False, True]
-        )
+        order, rising = ["right", "queries", "label"], [True, False, True]
+        ordered = by_label.reset_index().sort_values(order, ascending=rising)
         wrong = self.first[self.first["relevant"] == 0].groupby("label")["found"]
         taken = wrong.agg(lambda found: found.value_counts().index[0])
-        worst = order.head(MOST_CLASSES).reset_index(drop=True)
+        worst = ordered.head(MOST_CLASSES).reset_index(drop=True)
         return worst.assign(taken_for=taken.reindex(worst["label"]).to_numpy())
 
     def strays(self) -> pd.DataFrame:
@@ -89,14 +88,11 @@ class Answers:
     def trust(self) -> pd.DataFrame:
         """Return the share of right first neighbours per distance band: nearest, farthest, right, queries."""
         bands = pd.qcut(self.first["distance"].rank(method="first"), BANDS, labels=False)
-        grouped = self.first.groupby(bands)
-        return pd.DataFrame(
-            {
-                "nearest": grouped["distance"].min(),
-                "farthest": grouped["distance"].max(),
-                "right": grouped["relevant"].mean(),
-                "queries": grouped.size(),
-            }
+        return self.first.groupby(bands).agg(
+            nearest=("distance", "min"),
+            farthest=("distance", "max"),
+            right=("relevant", "mean"),
+            queries=("distance", "size"),
         )
 
     def _of(self, queries: pd.Series) -> pd.DataFrame:
@@ -114,27 +110,25 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     if (verdict := score.get("verdict")) != "keeps_the_contract":
         raise UserError(f"{folder / 'score.json'}: verdict {verdict}: there are no answers")
     exported = facts.get("file") or {}  # bytes and sha256
+    other = "belongs to another submission.zip; score it again"
     if score.get("submission") != exported:
-        raise UserError(
-            f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
-        )
+        raise UserError(f"{folder / 'score.json'}: {other}")
     path = folder / "score.neighbours.csv"
     try:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
     if set(neighbours.get("submission", [])) != {exported.get("sha256")}:
-        raise UserError(f"{path}: belongs to another submission.zip; score it again")
+        raise UserError(f"{path}: {other}")
     rows = manifest.split(split)
     pairs = neighbours[["query", "image_path"]]
     absent = ~pairs.isin(set(rows["image_path"]))
     if absent.any(axis=None):
         row = absent.any(axis=1).idxmax()
         name = pairs.loc[row][absent.loc[row]].iloc[0]
-        raise UserError(
-            f"{path}: line {row + 2}: {name} is not in the {split} split of {manifest.path}; pass the"
-            " manifest that the submission was scored on"
-        )
+        wrong = f"{name} is not in the {split} split of {manifest.path}"
+        remedy = "pass the manifest that the submission was scored on"
+        raise UserError(f"{path}: line {row + 2}: {wrong}; {remedy}")
     counted = neighbours.groupby("query")["counted"].transform("max") > 0
     if not counted.any():
         raise UserError(f"{path}: no query has a positive, so there is nothing to show")
@@ -166,8 +160,6 @@ def describe_answers(
             (folder / file).unlink(missing_ok=True)
     pictures = {name: PICTURES[name] if name in figures else "" for name in PICTURES}
     facts = read_json(folder / "export.json", "export.py writes it")
-    card = render(
-        "submission.md.j2", facts, answers=answers, pictures=pictures, least=LEAST_QUERIES
-    )
-    write_text(folder / "card.md", card)
+    shown = {"answers": answers, "pictures": pictures, "least": LEAST_QUERIES}
+    write_text(folder / "card.md", render("submission.md.j2", facts, **shown))
     print(f"wrote {folder / 'card.md'}, with {', '.join(filter(None, pictures.values()))}")

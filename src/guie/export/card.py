@@ -112,9 +112,7 @@ def without_folders(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     parts = value.split(", ")  # the sources of several models
-    return ", ".join(
-        ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, part) for part in parts
-    )
+    return ", ".join(ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, p) for p in parts)
 
 
 def file_facts(path: Path) -> dict[str, Any]:
@@ -129,6 +127,5 @@ def refuse_unmarked(files: Sequence[Path], mark: Path) -> None:
     """Raise UserError if one of these files exists without the file that an export writes with it."""
     present = [path for path in files if os.path.lexists(path)]
     if present and not mark.is_file():
-        raise UserError(
-            f"{present[0]}: export.py did not write it; choose another folder, or move the file"
-        )
+        remedy = "choose another folder, or move the file"
+        raise UserError(f"{present[0]}: export.py did not write it; {remedy}")

@@ -102,11 +102,7 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
 def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int = 10) -> Figure:
     """Draw one domain's pictures at their points, framed by class; other classes are grey points.
 
-    Args:
-        xy_N2: a point for each row of `table`.
-        table: image_path and label of one domain's images.
-        root: folder of the images.
-        classes: number of largest classes that are shown as pictures.
+    Only the `classes` largest are shown as pictures; `xy_N2` has a point for each row of `table`.
     """
     largest = table["label"].value_counts().index[:classes]
     colors = dict(zip(largest, style.PALETTE, strict=False))
@@ -129,8 +125,7 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
 def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     """Draw the variances along principal axes, largest first: a panel per domain, a curve per model.
 
-    Args:
-        variances: by domain and model, the results of `guie.evaluation.geometry.spectrum`.
+    They are by domain and model, from `guie.evaluation.geometry.spectrum`.
     """
     models = list(dict.fromkeys(model for of in variances.values() for model in of))
     colors = dict(zip(models, style.PALETTE, strict=False))
@@ -147,11 +142,8 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
 def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
     """Draw val R@1 over steps: a panel per run, a curve per domain, a dot at each maximum.
 
-    Domains that peak long before others overfit while the others still learn (Feng et al., figure 2).
-
-    Args:
-        runs: by name, the result of `guie.training.run_folder.read_metrics`. The panel of a run
-            without validation says so.
+    Domains that peak long before others overfit while the others still learn (Feng et al., figure 2). `runs`
+    are by name, from `guie.training.run_folder.read_metrics`; one without validation says so.
     """
     tables = {}  # val R@1; rows are steps, columns are domains
     for name, lines in runs.items():
@@ -194,11 +186,8 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
     Neighbours with the query's label have a green frame, others a red one. Faded neighbours are
     after the first min(5, n), where n is the number of positives, and are not counted.
 
-    Args:
-        neighbours: rows of the scorer's `score.neighbours.csv`: query, rank, image_path, distance,
-            relevant, counted; the queries are drawn in this order.
-        table: the manifest's rows of that split: image_path, label, domain.
-        root: folder of the images.
+    `neighbours` are rows of the scorer's `score.neighbours.csv`; the queries keep their order. `table` has
+    the manifest's rows of that split.
     """
     about = table.drop_duplicates("image_path").set_index("image_path")
     colors = style.domain_colors(table["domain"])

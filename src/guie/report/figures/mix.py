@@ -44,8 +44,7 @@ def split_bars(table: pd.DataFrame) -> Figure:
 def funnel(counts: pd.DataFrame) -> Figure:
     """Draw one bar per domain, with a segment for each split and for each rule that dropped images.
 
-    Args:
-        counts: images; rows are domains, columns are splits and dropping rules, in bar order.
+    `counts` are images; rows are domains, columns are splits and dropping rules, in bar order.
     """
     rules = [column for column in counts if column not in SPLIT_COLORS]
     return _stacked({"images": counts}, SPLIT_COLORS | dict(zip(rules, cycle(DROPPED))))
@@ -75,8 +74,7 @@ def _stacked(tables: Mapping[str, pd.DataFrame], colors: Mapping[str, str]) -> F
 def stages(left: pd.DataFrame) -> Figure:
     """Draw the images left after each rule: one bar per rule, with its numbers at the right.
 
-    Args:
-        left: name, images, classes and lost (images that the rule dropped); one row per rule.
+    A row of `left` has name, images, classes and lost (images that the rule dropped).
     """
     height = 0.2 + 0.3 * len(left)
     figure = Figure(figsize=(style.WIDTH, height))
@@ -116,13 +114,9 @@ class Histogram(NamedTuple):
 
 
 def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
-    """Compute a histogram for each domain, all with the same bins.
+    """Compute a histogram for each domain, all with the bins 1, 2, 3, ..., or 1, 2, 3–4, 5–8, ...
 
-    The bins are 1, 2, 3, ..., or for large classes 1, 2, 3–4, 5–8, ...
-
-    Args:
-        before: images of each class, by domain and label, from `guie.report.pages.class_sizes`.
-        after: the same for the remaining images.
+    Both series are from `guie.report.pages.class_sizes`: images of each class, by domain and label.
     """
     largest = max([1, *(sizes.max() for sizes in (before, after) if len(sizes))])
     ends = np.arange(1, largest + 1) if largest <= SINGLE else 2 ** np.arange(63)
@@ -152,11 +146,7 @@ def size_histogram(histogram: Histogram, color: str) -> Figure:
 
 
 def size_histograms(sizes: pd.Series) -> Figure:
-    """Draw the class sizes of each domain, one panel per domain; heights compare within a panel.
-
-    Args:
-        sizes: images of each class, by domain and label.
-    """
+    """Draw the sizes of classes, by domain and label, one panel per domain; compare heights within one."""
     found = histograms(sizes, sizes)
     colors = style.domain_colors(histogram.domain for histogram in found)
     rows = -(-len(found) // COLUMNS)
@@ -238,7 +228,6 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
 
     Args:
         table: image_path, heading and note; pictures that belong together are consecutive.
-        root: folder of the images.
         views: number of pictures between two gaps.
         columns: maximum pictures of a heading; the first ones are shown.
     """
@@ -257,9 +246,7 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
 def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     """Draw the score after each step, with one standard error, and the gains of the rejected changes.
 
-    Args:
-        table: the step table of `guie.curation.selection`.
-        metric: name of the maximized metric, for the axes.
+    `table` is the step table of `guie.curation.selection`, `metric` the name of what it maximized.
     """
     taken, rejected = table[table["step"].notna()], table[table["step"].isna()]
     shown = rejected.sort_values("gain", kind="stable").tail(REJECTED_SHOWN)
@@ -300,9 +287,7 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw precision over coverage: the share of kept images that is right, over the share kept.
 
-    Args:
-        rows: of `guie.curation.pseudo_labels.precision_curve`: coverage, precision and at_least, the
-            lower 95 % bound of precision; all from 0 to 1.
+    `rows` are from `guie.curation.pseudo_labels.precision_curve`.
     """
     figure = style.new_figure(2.6, width=6.0)
     axes = style.tidy(figure.subplots(), grid="y")

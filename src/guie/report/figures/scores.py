@@ -32,10 +32,8 @@ PAD = 16  # above a panel, for the names of the stages
 def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
     """Draw a group of bars for each domain, one bar per system, with means as dotted lines.
 
-    Args:
-        scores: from 0 to 1; rows are domains, columns are systems. The bars of a single system
-            take the domains' colours.
-        metric: name of the score, used as the axis label.
+    `scores` are from 0 to 1; rows are domains, columns are systems. The bars of a single system take the
+    domains' colours.
     """
     systems = len(scores.columns)
     figure = style.new_figure(0.9 + max(0.3, 0.2 * systems) * len(scores))
@@ -64,8 +62,7 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
 
     Args:
         reports: by system, as `validate.py` writes them, with intervals.
-        key: key of the metric in the reports, such as `r_at_1`.
-        metric: name of the score, used as the axis label.
+        key, metric: key of the metric in the reports, such as `r_at_1`, and its name.
     """
     first = next(iter(reports.values()))
     names = ["mean", *first["domains"]]
@@ -95,8 +92,7 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
 def confusion(shares: pd.DataFrame) -> Figure:
     """Draw a heat map of the domains of nearest neighbours (columns) by query domain (rows).
 
-    Args:
-        shares: rows sum to 1; rows and columns are domains in the same order.
+    Rows of `shares` sum to 1; rows and columns are domains in the same order.
     """
     figure = style.new_figure(0.8 + 0.42 * len(shares), width=2.2 + 0.62 * len(shares))
     axes = figure.subplots()
@@ -107,8 +103,8 @@ def confusion(shares: pd.DataFrame) -> Figure:
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         text = "" if share == 0 else f"{100 * share:.0f}" if share >= 0.01 else "<1"
         color, weight = (style.MUTED, "normal") if row == column else (style.INK, "bold")
-        options: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-        axes.text(column, row, text, color=color, weight=weight, **options)
+        centre: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(column, row, text, color=color, weight=weight, **centre)
     places = np.arange(len(shares))
     axes.set_xticks(places, shares.columns, rotation=35, ha="left", fontsize=9)
     axes.set_yticks(places, shares.index, fontsize=9)
@@ -122,11 +118,7 @@ def confusion(shares: pd.DataFrame) -> Figure:
 
 
 def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Figure:
-    """Draw one named dot per submission, and the line on which both scores are equal.
-
-    Args:
-        points: name, local score, leaderboard score.
-    """
+    """Draw a dot per submission (name, local score, leaderboard score), and the line of equal scores."""
     figure = style.new_figure(5.0, 5.5)
     axes = style.tidy(figure.subplots(), "Does the local score predict the leaderboard score?")
     scores = [score for _, *pair in points for score in pair]
@@ -144,8 +136,7 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
     """Draw one panel per score, with a line of dots for each row; rows without a run say so.
 
     Args:
-        values: by score, a table whose columns are seeds and whose first row is drawn on top; NaN
-            for a missing run. All tables have the same rows.
+        values: by score, a table of the same rows whose columns are seeds; NaN for a missing run.
         baseline: the row whose mean is drawn as a vertical line.
     """
     rows = next(iter(values.values())).index
@@ -178,12 +169,7 @@ def _draw_seeds(axes: Axes, y: int, row: str, scores: pd.Series, baseline: bool)
 
 
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
-    """Draw a heat map centred at 0, blue below and red above; for example prompts by domain.
-
-    Args:
-        values: any numbers.
-        rows, columns: the axis labels.
-    """
+    """Draw a heat map centred at 0, blue below and red above; `rows` and `columns` name the axes."""
     figure = style.new_figure(1.2 + 0.3 * len(values))
     axes = figure.subplots()
     most = float(np.abs(values.to_numpy()).max()) or 1.0
@@ -198,15 +184,10 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
 
 
 def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) -> Figure:
-    """Draw a line for each column over a setting, and their mean in bold.
+    """Draw a line for each column over a setting, and optionally their mean in bold.
 
-    Example: R@1 of each domain over the image size.
-
-    Args:
-        values: rows are values of the setting, ascending numbers; columns are domains or methods.
-        metric, over: the axis labels. The setting's axis is logarithmic if its last value is at
-            least LOGARITHMIC_FROM times the first.
-        mean: draw the mean of the columns.
+    The rows of `values` are values of the setting, ascending numbers; columns are domains or methods. The
+    setting's axis is logarithmic if its last value is at least LOGARITHMIC_FROM times the first.
     """
     figure = style.new_figure(4.2)
     axes = style.tidy(figure.subplots(), grid="y")
@@ -228,10 +209,8 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
 def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     """Draw loss, training accuracy, learning rates and val R@1 over steps, divided into stages.
 
-    Args:
-        lines: the result of `guie.training.run_folder.read_metrics`: "step" and "stage" in every
-            line; "loss", "accuracy" and "lr_<part>" in training lines, "val_r_at_1" and
-            "val_r_at_1/<domain>" in validation lines.
+    `lines` are from `guie.training.run_folder.read_metrics`: step and stage in every line; loss, accuracy and
+    lr_<part> in training lines; val_r_at_1 and val_r_at_1/<domain> in validation lines.
     """
     table = pd.DataFrame(lines).set_index("step")
     figure = style.new_figure(5.4)

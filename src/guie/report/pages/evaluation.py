@@ -68,8 +68,7 @@ def write_evaluation(
         root: folder that image_path is relative to; None omits all pictures.
         about: the evaluation's command or settings, for the page's head.
 
-    Raises:
-        UserError: the file cannot be written. A picture that cannot be decoded is marked as such.
+    Raises UserError if the file cannot be written. A picture that cannot be decoded is marked as such.
     """
     names = short_names(list(models))
     by_name = dict(zip(names, (reports[file] for file in models), strict=True))

@@ -56,9 +56,7 @@ class Galleries:
     def worst(self, classes: pd.DataFrame) -> list[Answered]:
         """Return one query with answers for each of the hardest classes, from each domain in turn.
 
-        Args:
-            classes: the result of `by_class`. Classes with one query are used only if no class
-                with more queries has errors.
+        Classes of `by_class` with one query are used only if no class with more queries has errors.
         """
         hard = classes[classes["r_at_1"] < 1]
         often = hard[hard["queries"] > 1]
@@ -151,10 +149,9 @@ def query_map(
 ) -> dict[str, Any] | None:
     """Map a sample of queries, balanced over domains, by t-SNE.
 
-    Returns:
-        None if there is no common space (a specialist for each domain), or too few queries. Else
-        `points` (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of
-        queries sampled from) and `pictures` (thumbnails of both, by path).
+    Returns None if there is no common space (a specialist for each domain), or too few queries. Else `points`
+    (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of queries sampled from) and
+    `pictures` (thumbnails of both, by path).
     """
     if not isinstance(vectors, np.ndarray) or len(near.query_Q) < LEAST:
         return None

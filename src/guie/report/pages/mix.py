@@ -93,15 +93,14 @@ def write_report(
 
     Args:
         path: the HTML file.
-        summary: the summary that is written as JSON next to the mix.
+        summary: what is written as JSON next to the mix.
         table: the mix's rows.
         root: folder that image_path is relative to.
         left: the result of `left_after` for all sources.
         before: `class_sizes` of the sources.
         findings: from `guie.curation.cleaning.clean`.
         merges: from `guie.curation.centroids.suggest_merges`.
-        gains: the step table of `guie.curation.selection`.
-        metric: the metric that the selection maximized.
+        gains, metric: the step table of `guie.curation.selection`, and what it maximized.
 
     Raises UserError if the file cannot be written. A picture that cannot be decoded is marked as such.
     """
@@ -139,16 +138,11 @@ def write_report(
 
 
 def left_after(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Count what remains after each rule, by dataset and domain.
+    """Count what remains after each rule: columns dataset, domain, rule, classes, images.
 
-    A class that is in both train and test counts twice.
-
-    Args:
-        tables: by rule, the table that it left; the first is what was found.
-
-    Returns:
-        Columns dataset, domain, rule, classes, images. Results for several sources, or for later
-        rules, can be concatenated; a later row for the same rule replaces an earlier one.
+    A class that is in both train and test counts twice. `tables` has by rule the table that it left; the
+    first is what was found. Results for several sources, or for later rules, can be concatenated; a later row
+    for the same rule replaces an earlier one.
     """
     counts = {}
     for rule, table in tables.items():
