@@ -55,12 +55,10 @@ class Halted(Exception):
 
 
 class Children:
-    """The running scripts; any thread may start one and wait for it. A thread's scripts use one GPU.
+    """The running scripts, each with its cores; any thread may start one and wait for it.
 
-    Args:
-        cores: of each script.
-        lock: descriptor of the lock file, which the scripts keep open, so they hold its lock too. If the
-            study is killed, the next one waits until they have saved and ended.
+    A thread's scripts use one GPU. They keep the descriptor `lock` open, so they hold its file's lock too: if
+    the study is killed, the next one waits until they have saved and ended.
     """
 
     def __init__(self, cores: int, lock: int | None = None):
@@ -144,14 +142,11 @@ def gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Runner:
-    """Trains, tests and records the jobs of a study, several at once in threads.
+    """Trains, tests and records the jobs of a study, several at once in threads."""
 
-    Attributes: `out`, folder of the runs, with shared caches; `code`, version at the start of the study.
-    """
-
-    out: Path
+    out: Path  # folder of the runs, with shared caches
     children: Children
-    code: Code
+    code: Code  # at the start of the study
     _training: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def run_all(
@@ -163,10 +158,8 @@ class Runner:
     ) -> bool:
         """Run the jobs in order, each in a thread; return False if a signal stopped them.
 
-        Args:
-            save: called in this thread when a job ends.
-
-        Raises what `run` and `save` raise, after all running jobs have ended.
+        `save` is called in this thread when a job ends. Raises what `run` and `save` raise, after all running
+        jobs have ended.
         """
         bar = tqdm(total=len(jobs), desc="runs", unit="run")
         with ThreadPoolExecutor(parallel) as pool, bar:
@@ -277,7 +270,12 @@ class Runner:
         own = test if test.manifest else job.config.data
         images = ["--manifest", expanded(str(own.manifest), "test.manifest")]
         images += ["--root", expanded(own.root, "test.root")] if own.root else []
-        reduced = self._reduction(job, folder, images)
+        reduced: list[str] = []
+        if job.evaluation and (reduce := job.evaluation.reduce):
+            reduced = ["--reduce", reduce, "--dim", str(job.evaluation.dim)]
+            reduced += ["--seed", str(job.seed)] if reduce == "random" else []
+            if reduce in FITTED:
+                reduced += self._embed(job, folder, "train", images, "--fit")
         on_val = self._embed(job, folder, "val", images) if job.evaluation else []
         on_test = self._embed(job, folder, test.split, images)
 
@@ -318,25 +316,14 @@ class Runner:
             return [option or "--embeddings", *files]
         return ["--specialists", *files, "--join", how.join]
 
-    def _reduction(self, job: Job, folder: Path, images: Sequence[str]) -> list[str]:
-        """Return validate.py's arguments for the reduction of an evaluation, if it has one."""
-        how = job.evaluation
-        if how is None or how.reduce is None:
-            return []
-        words = ["--reduce", how.reduce, "--dim", str(how.dim)]
-        words += ["--seed", str(job.seed)] if how.reduce == "random" else []
-        fitted = how.reduce in FITTED
-        return words + (self._embed(job, folder, "train", images, "--fit") if fitted else [])
-
     def _script(self, folder: Path, script: str, *words: object) -> None:
         self.children.run(SCRIPTS / script, words, Path(f"{folder}.log"))
 
     def _refuse_changed_code(self) -> None:
         if code_of() != self.code:
-            raise UserError(
-                "src/ was changed, or another commit checked out, since the study started; run the"
-                " same command again to run the other jobs with the current code"
-            )
+            wrong = "src/ was changed, or another commit checked out, since the study started"
+            remedy = "run the same command again to run the other jobs with the current code"
+            raise UserError(f"{wrong}; {remedy}")
 
 
 def _options(values: Mapping[str, Any]) -> list[Any]:
