@@ -56,10 +56,7 @@ ANSWER_RULES = ("original_size", "floating_point", "dimension", "finite")  # of 
 
 
 class Checklist:
-    """The checks so far, in order.
-
-    Attributes: `result`, with `checks` (name, passed, detail), and `verdict` of the first failed one.
-    """
+    """The checks so far, in order, and the verdict of the first failed one, as in score.json."""
 
     def __init__(self) -> None:
         self.result: dict[str, Any] = {"verdict": "keeps_the_contract", "checks": []}
@@ -67,8 +64,7 @@ class Checklist:
     @property
     def failed(self) -> dict[str, str]:
         """Findings of the failed checks, by name."""
-        checks = self.result["checks"]
-        return {check["name"]: check["detail"] for check in checks if not check["passed"]}
+        return {one["name"]: one["detail"] for one in self.result["checks"] if not one["passed"]}
 
     @contextmanager
     def check(self, name: str, stop: bool = False, demand: str = "") -> Iterator[None]:
@@ -180,8 +176,7 @@ def _check_answers(model: ModelProcess, checklist: Checklist) -> bool:
 def _check_repeated(model: ModelProcess, path: Path, checklist: Checklist, state: int) -> None:
     """Embed one image twice, and again after another; then the other one in a fresh process.
 
-    Args:
-        state: of the model before its first answer.
+    `state` is the model's before its first answer.
     """
     one, other = _probes()[ONE], _probes()[OTHER]
     demand = EQUAL.format(TOLERANCE[model.device])

@@ -90,9 +90,7 @@ def decoded(
 class Progress:
     """The embeddings so far and their costs, in an .npz file from which a stopped scoring resumes.
 
-    Args:
-        key: all that embeddings depend on, except the image: submission, version of torch, device. A
-            file with another key is ignored.
+    `key` is all that embeddings depend on, except the image. A file with another key is ignored.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -134,11 +132,10 @@ def embed_images(
     Violation if the submission breaks the contract.
     """
     keys = {image_path: manifest.key(image_path) for image_path in manifest.images}
-    todo = [image_path for image_path, key in keys.items() if key not in progress.rows]
-    SECRET.shuffle(todo)
+    resumed = sum(key in progress.rows for key in keys.values())
     before, differences = process.call("state"), [0.0] if fast else []
     try:
-        _embed_missing(process, manifest, progress, keys, todo, differences)
+        _embed_missing(process, manifest, progress, keys, differences)
         rows_N = np.stack([progress.rows[key] for key in keys.values()])
         emb_ND = rows_N[:, :-COSTS].astype(np.float32)
         after = process.call("state")
@@ -163,7 +160,7 @@ def embed_images(
         "peak_memory_mb": process.peak_bytes / 2**20,
         "images": len(emb_ND),
         "images_with_exif_rotation": int(rows_N[:, -1].sum()),
-        "images_resumed": len(keys) - len(todo),
+        "images_resumed": resumed,
         "fast_difference": max(differences) if fast else None,
     }
 
@@ -173,10 +170,11 @@ def _embed_missing(
     manifest: Manifest,
     progress: Progress,
     keys: dict[str, str],
-    todo: list[str],
     differences: list[float],
 ) -> None:
-    """Add the rows of the images `todo` to `progress`. Raises UserError and Violation as embed_images."""
+    """Add the rows of missing images to `progress`. Raises UserError and Violation as embed_images."""
+    todo = [image_path for image_path, key in keys.items() if key not in progress.rows]
+    SECRET.shuffle(todo)
     faults: dict[str, str] = {}
     dimension = len(next(iter(progress.rows.values()), ()))
     with tqdm(total=len(keys), initial=len(keys) - len(todo), desc="embed", unit="image") as bar:

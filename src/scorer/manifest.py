@@ -26,14 +26,11 @@ SHOWN = 5  # faults
 
 @dataclass(frozen=True)
 class Manifest:
-    """One split: `table` has `image_path`, `label`, `domain`, `role` and, for messages, `row`.
-
-    Attributes: `root`, the folder of the images, or their index; then `table` has the columns PLACE.
-    """
+    """One split of a manifest."""
 
     path: str
-    root: str
-    table: pd.DataFrame
+    root: str  # the folder of the images, or their index
+    table: pd.DataFrame  # COLUMNS, `row` for messages and, with an index, PLACE
 
     def part(self, role: str) -> pd.DataFrame:
         """Return the rows of role `query` or `index`, including `both`, renumbered from 0."""

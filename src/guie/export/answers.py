@@ -28,15 +28,11 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Answers:
-    """Scores and neighbours of a submission, and the manifest rows of the scored split.
+    """Scores and neighbours of a submission."""
 
-    Attributes: `score`, score.json; `neighbours`, score.neighbours.csv without queries that have no
-    positive; `rows` of the manifest.
-    """
-
-    score: dict[str, Any]
-    neighbours: pd.DataFrame
-    rows: pd.DataFrame
+    score: dict[str, Any]  # score.json
+    neighbours: pd.DataFrame  # score.neighbours.csv without queries that have no positive
+    rows: pd.DataFrame  # of the manifest, of the scored split
 
     @cached_property
     def first(self) -> pd.DataFrame:
@@ -56,12 +52,13 @@ class Answers:
     def examples(self) -> pd.DataFrame:
         """Return the neighbours of one random query per domain."""
         drawn = self.first.groupby("domain").sample(1, random_state=0)
-        return self._of(drawn["query"])
+        return self.neighbours.set_index("query").loc[drawn["query"]].reset_index()
 
     def mistakes(self) -> pd.DataFrame:
         """Return the neighbours of one query per domain: the one with the closest wrong first neighbour."""
         wrong = self.first[self.first["relevant"] == 0].sort_values("distance", kind="stable")
-        return self._of(wrong.groupby("domain").head(1).sort_values("domain")["query"])
+        closest = wrong.groupby("domain").head(1).sort_values("domain")
+        return self.neighbours.set_index("query").loc[closest["query"]].reset_index()
 
     def worst_classes(self) -> pd.DataFrame:
         """Return classes by the share of queries whose first neighbour is right, in ascending order.
@@ -94,9 +91,6 @@ class Answers:
             right=("relevant", "mean"),
             queries=("distance", "size"),
         )
-
-    def _of(self, queries: pd.Series) -> pd.DataFrame:
-        return self.neighbours.set_index("query").loc[queries].reset_index()
 
 
 def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
@@ -140,9 +134,8 @@ def describe_answers(
 ) -> None:
     """Rewrite card.md with the search results, and draw its figures. Raises UserError without results.
 
-    Args:
-        images: show images of the data set, which may not be allowed to be published. Otherwise galleries
-            of an earlier call are deleted.
+    `images` of the data set may not be allowed to be published. Without them, galleries of an earlier call
+    are deleted.
     """
     rows = load_manifest(manifest, root)
     answers = read_answers(folder, rows, split)

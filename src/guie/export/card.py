@@ -23,11 +23,7 @@ ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # on its own, or in an argument KEY=
 
 
 def render(template: str, facts: dict[str, Any], **values: Any) -> str:
-    """Return a model card as Markdown, by a template of `guie/export/templates`.
-
-    Args:
-        facts: as in export.json.
-    """
+    """Return a model card as Markdown, by a template of `guie/export/templates` and facts of export.json."""
     text = _templates().get_template(template).render(facts=facts, **values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 

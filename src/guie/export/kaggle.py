@@ -98,10 +98,8 @@ def read_log(path: Path) -> list[dict[str, str]]:
 def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, str]:
     """Return the log row of a submission's folder: its hash, its config, and score.py's score if any.
 
-    Args:
-        leaderboard: the public score, and optionally the private one.
-
-    Raises UserError if score.json belongs to another file, or a leaderboard score is not in 0 to 1.
+    `leaderboard` has the public score, and optionally the private one. Raises UserError if score.json belongs
+    to another file, or a leaderboard score is not in 0 to 1.
     """
     row = dict.fromkeys(LOG_COLUMNS, "")
     row["date"], row["name"] = datetime.now(UTC).date().isoformat(), folder.resolve().name

@@ -162,11 +162,7 @@ _PORTABLE = {
 
 
 class StoredZip:
-    """Write uncompressed zip records in sequence, then their directory (`close`).
-
-    Args:
-        file: written from its current position; offsets count from its beginning.
-    """
+    """Write uncompressed zip records to a file in sequence, then their directory (`close`)."""
 
     def __init__(self, file: BinaryIO):
         self.file = file

@@ -194,10 +194,17 @@ def scores_of_run(job: Job, folder: Path, report: Path) -> Record:
     test["classes"] = hits_of_classes(report.with_suffix(".csv"))
     if interval := scores.get("intervals", {}).get("mean", {}).get("r_at_1"):
         test["interval"] = [round(end, DIGITS) for end in interval]
-    val: Record | None = best and _val(folder, best["step"])
+    val: Record | None = None
     if job.evaluation:
         on_val = json.loads(report.with_name(f"val_{report.name}").read_text(encoding="utf-8"))
         val = _rounded(on_val["mean"]) | {"domains": _by_domain(on_val["domains"], METRICS[:1])}
+    elif best:
+        lines = read_metrics(folder / METRICS_FILE)
+        line = next(line for line in lines if VAL in line and line["step"] == best["step"])
+        found = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
+        domains = {key.partition("/")[2]: {"r_at_1": found[key]} for key in found if "/" in key}
+        means = [key for key in found if "/" not in key]
+        val = _rounded(found, means) | {"domains": _by_domain(domains, METRICS[:1])}
     record = {"best_step": best and best["step"], "val": val, "test": test}
     costs = ("seconds", "device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
     record |= {key: summary.get(key) for key in costs}
@@ -223,16 +230,6 @@ def hits_of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
         str(domain): {"hits": of_domain["sum"].tolist(), "queries": of_domain["count"].tolist()}
         for domain, of_domain in counts.groupby("domain")
     }
-
-
-def _val(folder: Path, step: int) -> Record:
-    """Return the scores of the best weights: R@1 of each domain, and the means."""
-    lines = read_metrics(folder / METRICS_FILE)
-    line = next(line for line in lines if VAL in line and line["step"] == step)
-    scores = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
-    of_domains = {key for key in scores if "/" in key}
-    domains = {key.partition("/")[2]: {"r_at_1": round(scores[key], DIGITS)} for key in of_domains}
-    return _rounded(scores, scores.keys() - of_domains) | {"domains": domains}
 
 
 def _by_domain(scores: Mapping[str, Any], keys: Iterable[str] = METRICS) -> Record:

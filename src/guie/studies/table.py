@@ -14,7 +14,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.studies.grid import Plan, Row
-from guie.studies.results import METRICS, UNKNOWN, Code, Record, StudyStatus
+from guie.studies.results import METRICS, UNKNOWN, Code, StudyStatus
 
 SCORES = [f"{where} {metric}" for where in ("val", "test", "unseen") for metric in METRICS]
 COMPARED = "test r_at_1"
@@ -224,7 +224,16 @@ def _notes(plan: Plan, status: StudyStatus) -> Iterator[str]:
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     identities = {job.identity for job in plan.jobs.values()}
     used = [record for identity, record in status.done.items() if identity in identities]
-    yield " ".join([*words, *_versions(used)])
+    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
+    devices = Counter(record["device"] for record in used if record.get("device"))
+    several = {"Code": "Code of more than one commit", "Trained on": "Trained on"}
+    for title, runs in (("Code", commits), ("Trained on", devices)):
+        if len(runs) == 1 and set(runs) != {UNKNOWN[:7]}:
+            words.append(f"{title}: {next(iter(runs))}.")
+        elif len(runs) > 1:
+            counts = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
+            words.append(f"{several[title]}: {counts}.")
+    yield " ".join(words)
     for reason, title in REASONS.items():
         found = []
         for job in [job for job in plan.jobs.values() if status.of(job) == reason]:
@@ -241,19 +250,6 @@ def _notes(plan: Plan, status: StudyStatus) -> Iterator[str]:
     if status.without_job:
         left = "results of configs that are not in the study, or no longer, are left out."
         yield f"{status.without_job} {left}"
-
-
-def _versions(used: list[Record]) -> Iterator[str]:
-    """Yield the commit and device of the runs, or how many runs have which."""
-    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
-    devices = Counter(record["device"] for record in used if record.get("device"))
-    several = {"Code": "Code of more than one commit", "Trained on": "Trained on"}
-    for title, runs in (("Code", commits), ("Trained on", devices)):
-        if len(runs) == 1 and set(runs) != {UNKNOWN[:7]}:
-            yield f"{title}: {next(iter(runs))}."
-        elif len(runs) > 1:
-            counts = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
-            yield f"{several[title]}: {counts}."
 
 
 def _escaped(text: str) -> str:

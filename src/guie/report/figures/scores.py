@@ -148,24 +148,22 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
         if baseline is not None and table.loc[baseline].notna().any():
             axes.axvline(table.loc[baseline].mean(), color=style.MUTED, linewidth=1, linestyle=":")
         for y, (row, of_seeds) in enumerate(table.iterrows()):
-            _draw_seeds(axes, y, str(row), of_seeds.dropna(), row == baseline)
+            scores = of_seeds.dropna()
+            if scores.empty:
+                words: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+                axes.text(0.01, y, "no run", fontsize=8, color=style.MUTED, **words)
+                continue
+            color, mean = style.INK if row == baseline else style.ACCENT, scores.mean()
+            if len(scores) > 1:
+                axes.scatter(scores, [y] * len(scores), s=10, color=color, alpha=0.45, linewidths=0)
+                axes.hlines(y, mean - scores.std(), mean + scores.std(), color=color)
+            marker = "D" if row == baseline else "o"
+            dot = axes.scatter([mean], [y], s=30, color=color, marker=marker)
+            seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in scores.items())
+            style.tooltip(dot, f"{row}: {mean:.3f} ({seeds})")
     panels[0].set_yticks(range(len(rows)), [style.legible(row, 44) for row in rows])
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     return figure
-
-
-def _draw_seeds(axes: Axes, y: int, row: str, scores: pd.Series, baseline: bool) -> None:
-    if scores.empty:
-        inside = axes.get_yaxis_transform()
-        axes.text(0.01, y, "no run", transform=inside, va="center", fontsize=8, color=style.MUTED)
-        return
-    color, mean = style.INK if baseline else style.ACCENT, scores.mean()
-    if len(scores) > 1:
-        axes.scatter(scores, [y] * len(scores), s=10, color=color, alpha=0.45, linewidths=0)
-        axes.hlines(y, mean - scores.std(), mean + scores.std(), color=color)
-    dot = axes.scatter([mean], [y], s=30, color=color, marker="D" if baseline else "o")
-    seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in scores.items())
-    style.tooltip(dot, f"{row}: {mean:.3f} ({seeds})")
 
 
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
@@ -221,7 +219,16 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     _line(loss, table["loss"], style.INK)
     _line(accuracy, table["accuracy"], style.INK)
     accuracy.set_ylim(0, 1)
-    _draw_rates(rates, table)
+    rates.set_yscale("log")
+    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
+    colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
+    for key, dash in zip(keys, cycle(DASHES)):
+        rate, color = table[key], (colors | LR_COLORS)[key]
+        _line(rates, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
+    top = table[keys].max().max()
+    # Else the last steps of a cosine schedule would compress the rest
+    rates.set_ylim(1e-4 * top, 2 * top)
+    rates.legend(fontsize=8, frameon=False)
     domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
     for domain, color in style.domain_colors(domains).items():
         _line(val, table[f"{VAL}/{domain}"], color, width=1, label=domain)
@@ -248,16 +255,3 @@ def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwarg
     series = series.dropna()
     marker = "o" if len(series) < 30 else None
     axes.plot(series, color=color, linewidth=width, marker=marker, markersize=3, **kwargs)
-
-
-def _draw_rates(axes: Axes, table: pd.DataFrame) -> None:
-    axes.set_yscale("log")
-    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
-    colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
-    for key, dash in zip(keys, cycle(DASHES)):
-        rate, color = table[key], (colors | LR_COLORS)[key]
-        _line(axes, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
-    top = table[keys].max().max()
-    # Else the last steps of a cosine schedule would compress the rest
-    axes.set_ylim(1e-4 * top, 2 * top)
-    axes.legend(fontsize=8, frameon=False)
