@@ -28,11 +28,7 @@ from guie.report.tables import reports_table
 
 
 def score(args: argparse.Namespace, named: Sequence[Protocol]) -> None:
-    """Read, search, write. Raises UserError for an error in the manifest or the embeddings.
-
-    Args:
-        args: the arguments of validate.py.
-    """
+    """Read, search, write, by the arguments of validate.py. Raises UserError for an error in its files."""
     manifest = load_manifest(args.manifest, args.root)
     table = table_of(manifest, args.split, args.texts)
     protocols = [protocol.over(table) for protocol in named]

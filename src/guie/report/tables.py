@@ -9,6 +9,12 @@ from guie.evaluation.protocols.base import HARMONIC, Protocol
 
 MEANS = "mean: over domains, each counts once; pooled: over all queries"
 
+OVER_ALL = {
+    "mean": "mean over domains",
+    "pooled": "all queries",
+    "public": "public 30 %",
+    "private": "private 70 %",
+}
 COLUMNS = {
     "r_at_1": "R@1",
     "mmp_at_5": "mMP@5",
@@ -37,16 +43,13 @@ def report_table(report: Mapping[str, Any]) -> str:
     for name, scores in domains.items():
         counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
         lines.append(_line(name, scores, columns, width) + counts)
-    for name in ("mean", "pooled", "public", "private"):
+    for name in OVER_ALL:
         if name in report:
             lines.append(_line(name, report[name], columns, width))
     if "pooled" in report:
         lines.append(MEANS)
-    harmonic = [
-        f"{COLUMNS[key]} {report['mean'][f'harmonic_{key}']:.4f}"
-        for key in HARMONIC
-        if f"harmonic_{key}" in report["mean"]
-    ]
+    means = {key: report["mean"].get(f"harmonic_{key}") for key in HARMONIC}
+    harmonic = [f"{COLUMNS[key]} {mean:.4f}" for key, mean in means.items() if mean is not None]
     if harmonic:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
     dimension = f", {report['dimension']}-D" if "dimension" in report else ""

@@ -8,7 +8,8 @@ import pytest
 from page_parser import Page
 
 from guie.evaluation.protocols.catalogue import PROTOCOLS
-from guie.report.pages.published import OVER_ALL, comparable_tables, papers
+from guie.report.pages.published import comparable_tables, papers
+from guie.report.tables import OVER_ALL
 from scored_pages import DOMAINS, scored_table, write_scored
 
 # Printed means that are not those of the numbers in their row; each table's note says so.

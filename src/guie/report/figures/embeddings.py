@@ -17,10 +17,8 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 from guie.report.figures import style
 
-DASHES = ("-", "--", ":", "-.")
 POINTS = 300  # of a curve
 MAX_POINTS = 1500  # so that t-SNE takes seconds
-VAL = "val_r_at_1"
 COLUMNS = 4  # panels in a row
 LEFT, GAP, ROW = 0.35, 0.3, 1.42  # of a gallery, in thumbnails
 NAME_CHARS = 15  # as wide as a thumbnail
@@ -30,17 +28,13 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     """Draw one panel per `panel`, with a curve for each `line` (colour) and `dash` (stroke).
 
     Densities are Gaussian kernel estimates (Scott's rule), so they extend slightly beyond the
-    smallest and largest value.
-
-    Args:
-        values: one value per row, in columns `value`, `panel`, `line`, `dash`; NaN is ignored.
-        name: label of the horizontal axis.
-        mark: position of a vertical line in each panel, such as 1 for a ratio.
+    smallest and largest value. `name` is that of `value`; `mark` draws a vertical line in each panel, such as
+    1 for a ratio. NaN is ignored.
     """
     values = values.dropna(subset=["value"])
     panels = list(dict.fromkeys(values["panel"]))
     colors = dict(zip(dict.fromkeys(values["line"]), style.PALETTE, strict=False))
-    dashes = dict(zip(dict.fromkeys(values["dash"]), DASHES, strict=False))
+    dashes = dict(zip(dict.fromkeys(values["dash"]), style.DASHES, strict=False))
     figure = style.new_figure(3.4)
     grid = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
@@ -147,10 +141,11 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
     """
     tables = {}  # val R@1; rows are steps, columns are domains
     for name, lines in runs.items():
-        table = pd.DataFrame([line for line in lines if VAL in line])
+        table = pd.DataFrame([line for line in lines if style.VAL in line])
         if len(table):
             table = table.drop_duplicates("step", keep="last").set_index("step")
-            table = table.filter(like=f"{VAL}/").rename(columns=lambda key: key.partition("/")[2])
+            table = table.filter(like=f"{style.VAL}/")
+            table = table.rename(columns=lambda name: name.partition("/")[2])
         tables[name] = table
     colors = style.domain_colors(domain for table in tables.values() for domain in table)
     figure, panels = _panels([*tables], "step")

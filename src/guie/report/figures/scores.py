@@ -24,8 +24,6 @@ LOGARITHMIC_FROM = 10  # ratio of the last to the first value that makes an axis
 # Parts of other tasks take the remaining colours of the palette, in the order of the log.
 LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
 OTHER_COLORS = [color for color in style.PALETTE if color not in LR_COLORS.values()]
-DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
-VAL = "val_r_at_1"
 PAD = 16  # above a panel, for the names of the stages
 
 
@@ -222,18 +220,18 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     rates.set_yscale("log")
     keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
     colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
-    for key, dash in zip(keys, cycle(DASHES)):
+    for key, dash in zip(keys, cycle(style.DASHES)):  # several parts often have the same rate
         rate, color = table[key], (colors | LR_COLORS)[key]
         _line(rates, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
     top = table[keys].max().max()
     # Else the last steps of a cosine schedule would compress the rest
     rates.set_ylim(1e-4 * top, 2 * top)
     rates.legend(fontsize=8, frameon=False)
-    domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
+    domains = [column.partition("/")[2] for column in table if column.startswith(f"{style.VAL}/")]
     for domain, color in style.domain_colors(domains).items():
-        _line(val, table[f"{VAL}/{domain}"], color, width=1, label=domain)
-    if VAL in table:
-        _line(val, table[VAL], style.INK, width=2.6, label="mean")
+        _line(val, table[f"{style.VAL}/{domain}"], color, width=1, label=domain)
+    if style.VAL in table:
+        _line(val, table[style.VAL], style.INK, width=2.6, label="mean")
         val.set_ylim(0, 1)
         val.legend(**BESIDE, fontsize=7)
     else:

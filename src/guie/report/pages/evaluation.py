@@ -17,7 +17,7 @@ from guie.report.pages import evaluation_charts as charts
 from guie.report.pages.evaluation_pictures import Galleries, query_map
 from guie.report.pages.html import Pictures, write_page
 from guie.report.pages.published import comparable_tables
-from guie.report.tables import COLUMNS, metric_title
+from guie.report.tables import COLUMNS, OVER_ALL, metric_title
 
 Report = Mapping[str, Any]  # of a protocol, or of one part of it, as `run_models` returns it
 
@@ -38,12 +38,6 @@ SECTIONS = {
 MAIN = ("r_at_1", "mmp_at_5", "map_at_100")
 MOST_METRICS = 8  # of a table; the R@k curve shows the rest
 COUNTS = ("queries", "queries_without_positive")
-OVER_ALL = {
-    "mean": "mean over domains",
-    "pooled": "all queries",
-    "public": "public 30 %",
-    "private": "private 70 %",
-}
 
 
 def write_evaluation(
@@ -167,13 +161,10 @@ def _rows(by_domain: pd.DataFrame) -> list[dict[str, Any]]:
 def score_tables(
     models: Mapping[str, Sequence[Report]], protocols: Sequence[Protocol]
 ) -> list[dict[str, Any]]:
-    """Make a table for each part, in the order of the protocols.
+    """Make a table for each part, in the order of the protocols, from one report of each by model.
 
     Keys: title, source, about (index and dimensions), columns (metric, and model if there are
     several), domains and over_all (rows), level (of the intervals, or None).
-
-    Args:
-        models: by name, one report per protocol.
     """
     tables = []
     for place, protocol in enumerate(protocols):

@@ -66,14 +66,10 @@ def _templates() -> Environment:
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """Render a figure as one <svg> element, deterministically.
+    """Render a figure as one <svg> element, deterministically; an inch becomes PX_PER_INCH pixels.
 
-    The text of `tooltip` becomes a <title>, which browsers show on hover.
-
-    Args:
-        figure: one inch becomes PX_PER_INCH pixels.
-        name: seed of the ids; unique for each chart of a page.
-        label: text for screen readers.
+    The text of `tooltip` becomes a <title>, which browsers show on hover. `name` is the seed of the ids and
+    unique for each chart of a page. `label` is for screen readers.
     """
     drawing = io.StringIO()
     # Text is kept as text: it is small, searchable, and browsers have fonts for every script.

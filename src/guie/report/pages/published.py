@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from guie.config.loading import read_values
 from guie.evaluation.protocols.catalogue import PROTOCOLS
+from guie.report.tables import OVER_ALL
 
 PERCENT = 100.0
-OVER_ALL = {"mean", "pooled", "public", "private"}
 Path = tuple[str, str, str]
 Rows = dict[str, list[float | None]]  # by method or model, a number per column, or none
 
@@ -40,7 +40,8 @@ class Table(BaseModel):
     @property
     def covered(self) -> set[str]:
         """The domains that the table is about. Empty: it names none (the challenge's images)."""
-        return {*self.domains, *(path[1] for path in self.columns.values() if path)} - OVER_ALL
+        named = {*self.domains, *(path[1] for path in self.columns.values() if path)}
+        return named - OVER_ALL.keys()
 
 
 class Paper(BaseModel):
@@ -66,10 +67,8 @@ def comparable_tables(
     """Return the published tables that our models can be compared with: paper, table, our rows.
 
     If one table of a paper has a number of ours, the paper's other tables of the same protocol are
-    returned too, without rows of ours where nothing is comparable. See `_number` for what is.
-
-    Args:
-        models: by name, one report of `run_protocol` per protocol.
+    returned too, without rows of ours where nothing is comparable. See `_number` for what is. `models` has by
+    name one report of `run_protocol` per protocol.
     """
     found = []
     for paper in papers():
