@@ -29,13 +29,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--config", required=True, help="YAML; see configs/compose/")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a key, e.g. reduce.dim=32; may be repeated",
-    )
+    words = "override a key, e.g. reduce.dim=32; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=words)
     return parser.parse_args(argv)
 
 

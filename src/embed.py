@@ -117,9 +117,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
         float32_products(accelerator),
         ProcessGroupGuard(accelerator, interrupts) as guard,
     ):
-        opened, manifest, embeddings_without = open_job(
-            args, accelerator, precision, local.parent, guard.check
-        )
+        job = open_job(args, accelerator, precision, local.parent, guard.check)
+        opened, manifest, embeddings_without = job
         texts_TD = from_main(accelerator, partial(embed_texts, args.texts, opened))
         if args.missing:
             embeddings = embeddings_without(set())
@@ -170,12 +169,10 @@ def open_job(
 
     given = {key: getattr(args, key) for key in ("pool", "norm") if getattr(args, key)}
     layers = LayersConfig(of=args.layers, **given) if args.layers else None
-    size_px, fit, batch = args.size_px, args.fit or "squash", args.batch_size
-    opened = load_embedding_model(args.model, accelerator, folder, size_px, fit, batch, layers)
+    settings = args.size_px, args.fit or "squash", args.batch_size, layers
+    opened = load_embedding_model(args.model, accelerator, folder, *settings)
     model = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
-    reopen = partial(
-        open_in_actor, precision, model, folder.absolute(), size_px, fit, batch, layers
-    )
+    reopen = partial(open_in_actor, precision, model, folder.absolute(), *settings)
     manifest = load_manifest(args.manifest, args.root)
     table = manifest.split(args.split) if args.split else manifest.table
     paths = table["image_path"].drop_duplicates().to_numpy(str)

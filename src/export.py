@@ -55,10 +55,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     weights = "model: best by validation; last: of the last step (default: model)"
     add("--weights", choices=("model", "last"), default="model", help=weights)
     add("--torch", choices=("1.11", "current"), help="runtime (default: 1.11)")
-    formats = ("torchscript", "onnx", "pt2", "hub")
-    add(
-        "--format", choices=formats, default=formats[0], help="default: torchscript, the submission"
-    )
+    formats, words = ("torchscript", "onnx", "pt2", "hub"), "default: torchscript, the submission"
+    add("--format", choices=formats, default=formats[0], help=words)
     add("--dim", type=int, metavar="D", help="keep the first D numbers (default: all)")
     half = "store matrices in fp16: half the size, computed in fp32 (torchscript)"
     add("--half", action="store_true", help=half)
@@ -88,7 +86,8 @@ def refuse_combinations(parser: argparse.ArgumentParser, args: argparse.Namespac
     for name in others.split():
         if getattr(args, name) != parser.get_default(name):
             parser.error(f"{source}: leave out --{name.replace('_', '-')}")
-    other = args.format != "torchscript"
+    other, of_manifest = args.format != "torchscript", args.root or args.no_images
+    most_two = "takes one or two scores: the public, and optionally the private one"
     for wrong, message in (
         (args.run and not args.out, "--run needs --out"),
         (args.half and other, f"--half needs --format torchscript, not {args.format}"),
@@ -96,15 +95,9 @@ def refuse_combinations(parser: argparse.ArgumentParser, args: argparse.Namespac
         (args.dim is not None and args.dim < 1, f"--dim {args.dim}: must be 1 or more"),
         (args.push and args.format != "hub", "--push uploads a hub folder: add --format hub"),
         ((args.dry_run or args.public) and not args.push, "--dry-run and --public need --push"),
-        (
-            (args.root or args.no_images) and not args.manifest,
-            "--root and --no-images need --manifest",
-        ),
+        (of_manifest and not args.manifest, "--root and --no-images need --manifest"),
         (args.slug and not args.user, "--slug needs --user"),
-        (
-            len(args.leaderboard or ()) > 2,
-            "--leaderboard takes one or two scores: the public, and optionally the private one",
-        ),
+        (len(args.leaderboard or ()) > 2, f"--leaderboard {most_two}"),
         # The plot has the same name, with .png
         (args.log and args.log.suffix != ".csv", f"--log {args.log}: must end in .csv"),
     ):
@@ -152,19 +145,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         path, made = write_file(args.format, model, args.out, facts)
         target = ""
     worst = max(row["difference"] for row in made["parity"])
-    print(
-        f"{path}: {facts['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB{target}, differs from the"
-        f" trained model by at most {worst:.1e} (allowed: {made['tolerance']:g})"
-    )
+    differs = f"differs from the trained model by at most {worst:.1e}"
+    size = f"{facts['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB{target}"
+    print(f"{path}: {size}, {differs} (allowed: {made['tolerance']:g})")
 
 
 def prepare_for_kaggle(args: argparse.Namespace) -> None:
     """Write the card and the upload folder, update the log, plot it."""
     folder = args.kaggle
     if not (folder / "export.json").is_file():
-        raise UserError(
-            f"{folder}: no export.json; `export.py --out {quoted(folder)}` makes a submission"
-        )
+        remedy = f"`export.py --out {quoted(folder)}` makes a submission"
+        raise UserError(f"{folder}: no export.json; {remedy}")
     from guie.export import kaggle
 
     if args.manifest:
@@ -186,10 +177,9 @@ def export_to_hub(model: LoadedModel, args: argparse.Namespace, facts: dict[str,
     print(f"{args.out}: {library} loads it; its features differ by {difference:.1e} of the largest")
     if not args.push:
         return
+    doing = "to upload" if args.dry_run else "uploading"
     for name, size_bytes in listing(args.out):
-        print(
-            f"{'to upload' if args.dry_run else 'uploading'} to {args.push}: {name}, {size_bytes:,} bytes"
-        )
+        print(f"{doing} to {args.push}: {name}, {size_bytes:,} bytes")
     if not args.dry_run:
         print(push(args.out, args.push, private=not args.public))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -81,12 +82,9 @@ def count(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Check the contract, embed, search, write.
+    """Check the contract, embed, search, write. Exits with code 1 if the submission breaks the contract.
 
-    Raises:
-        UserError: a fault in the manifest, an image or an argument.
-        OSError: a file cannot be read or written.
-        SystemExit: with code 1, the submission breaks the contract.
+    Raises UserError for a fault in the manifest, an image or an argument; OSError for a file.
     """
     args = parse_args(argv)
     check_paths(args)
@@ -99,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from scorer.manifest import read_manifest
 
     manifest = read_manifest(args.manifest, args.split, args.root)
-    digest, checklist = report.sha256(args.submission), Checklist()
+    with args.submission.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    checklist = Checklist()
     about: dict[str, Any] = {
         "submission": {"sha256": digest, "bytes": args.submission.stat().st_size},
         "torch": version("torch"),
@@ -161,11 +161,8 @@ def evaluate(manifest: Manifest, emb_ND: np.ndarray) -> tuple[dict[str, Any], pd
 
     queries, index = manifest.part("query"), manifest.part("index")
     place = {image_path: i for i, image_path in enumerate(manifest.images)}
-    rows_QK, distances_QK = nearest(
-        emb_ND[queries["image_path"].map(place)],
-        emb_ND[index["image_path"].map(place)],
-        own_rows(queries, index),
-    )
+    query_QD, index_ND = (emb_ND[rows["image_path"].map(place)] for rows in (queries, index))
+    rows_QK, distances_QK = nearest(query_QD, index_ND, own_rows(queries, index))
     judged, relevant_QK = judge(queries, index, rows_QK)
     table = report.neighbour_table(judged, index, rows_QK, distances_QK, relevant_QK)
     return report.summarise(judged), table

@@ -25,18 +25,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", required=True, help="YAML file, see configs/")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
-    )
-    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
-    parser.add_argument("--overwrite", action="store_true", help="delete that run's files first")
-    parser.add_argument(
-        "--drop-bad", action="store_true", help="skip images that cannot be decoded"
-    )
-    parser.add_argument(
-        "--max-hours", type=_hours, metavar="H", help="save and exit after H hours, then --resume"
-    )
+    add = parser.add_argument
+    add("--config", required=True, help="YAML file, see configs/")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key")
+    add("--resume", action="store_true", help="resume from the last checkpoint")
+    add("--overwrite", action="store_true", help="delete that run's files first")
+    add("--drop-bad", action="store_true", help="skip images that cannot be decoded")
+    add("--max-hours", type=_hours, metavar="H", help="save and exit after H hours, then --resume")
     arguments.add_check_content(parser)
     return parser.parse_args(argv)
 

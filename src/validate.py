@@ -16,15 +16,8 @@ from guie.base import errors
 from guie.base.arguments import LOCAL, METHODS, count, methods_of
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_no_folder, refuse_replacing
-from guie.evaluation.protocols.catalogue import (
-    DRAWS,
-    INDEXES,
-    JOINS,
-    PROTOCOLS,
-    QUIRKS,
-    REDUCTIONS,
-    protocol_of,
-)
+from guie.evaluation.protocols import catalogue
+from guie.evaluation.protocols.catalogue import PROTOCOLS, protocol_of
 
 OF_MTEB = {"mteb", "model", "manifest", "root", "split", "batch_size", "workers", "out"}
 OF_EMBEDDINGS = ("against", "reduce", "write_results", "write_queries", "html", "rerank", "quirk")
@@ -71,19 +64,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     lists = {
         "protocols": {name: f"{p.title} ({p.source})" for name, p in PROTOCOLS.items()},
-        "joins": JOINS,
-        "quirks, off by default": QUIRKS,
+        "joins": catalogue.JOINS,
+        "quirks, off by default": catalogue.QUIRKS,
         "re-ranking, off by default": METHODS,
     }
     entries = (
         f"{title}:\n" + "".join(f"  {name:12} {words}\n" for name, words in of.items())
         for title, of in lists.items()
     )
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="".join(entries) + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    epilog, plain = "".join(entries) + EXAMPLES, argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, epilog=epilog, formatter_class=plain)
     add_sources(parser)
     add_scoring(parser)
     args = parser.parse_args(argv)
@@ -103,9 +93,10 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     words = "count images of --results that are not in the manifest as distractors"
     add("--unlisted-negative", action="store_true", help=words)
     add("--texts", type=Path, metavar="FILE", help="text queries, as for embed.py --texts")
-    add("--join", choices=JOINS, help="how specialists are joined, see below (default: oracle)")
+    words = "how specialists are joined, see below (default: oracle)"
+    add("--join", choices=catalogue.JOINS, help=words)
     words = "reduce to --dim dimensions; first: keep the first ones"
-    add("--reduce", choices=REDUCTIONS, help=words)
+    add("--reduce", choices=catalogue.REDUCTIONS, help=words)
     add("--dim", type=count, default=64, help="dimensions of --reduce (default: 64)")
     add("--seed", type=int, default=0, help="of --reduce random; UnED averages three (default: 0)")
     words = "embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each"
@@ -119,7 +110,7 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
     """Add how it is scored, and what is written."""
     add = parser.add_argument
     words = "search all domains together, or only the query's domain (default: merged)"
-    add("--index", choices=INDEXES, help=words)
+    add("--index", choices=catalogue.INDEXES, help=words)
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
     add("--rerank", nargs="+", default=[], metavar="NAME", help="correct each ranking, see below")
@@ -128,7 +119,8 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=count, help="of --mteb: images per step (default: 128)")
     add("--workers", type=int, help="of --mteb: loader processes (default: 2)")
     add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare")
-    add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
+    words = f"bootstrap draws, 0 for none (default: {catalogue.DRAWS})"
+    add("--draws", type=int, default=catalogue.DRAWS, help=words)
     add("--out", type=Path, required=True, help="report.json, or the folder of --mteb")
     add("--html", type=Path, metavar="PAGE.html", help="also write a page to explore the results")
     add("--no-images", action="store_true", help="leave images out of --html")

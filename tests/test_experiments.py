@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
+from guie.config.loading import load_config
+from guie.config.study import ClaimsConfig
 from guie.studies import claims
 from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus, as_committed
@@ -181,7 +183,7 @@ def test_the_claims_are_current(records: None, path: Path, headlines: bool) -> N
 
 
 def test_each_claim_says_where_and_each_paper_has_one_headline() -> None:
-    listed = claims.read_claims(CLAIMS)
+    listed = load_config(CLAIMS, ClaimsConfig).claims
     place = r"table|figure|section|equation|abstract|\bA\.\d|\bB\.\d|\.(?:py|ipynb)\b"
     assert [claim.claim for claim in listed if not re.search(place, claim.says)] == []
     headlines = [claim.paper for claim in listed if claim.headline]

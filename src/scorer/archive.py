@@ -19,9 +19,7 @@ ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError
 def unpack_model(path: Path, unpacked: Path) -> None:
     """Extract `saved_model.pt`, the only allowed member of a submission.
 
-    Raises:
-        Violation: not a zip; another layout; a damaged or encrypted member.
-        OSError: the disk is full.
+    Raises Violation for another layout and for a damaged or encrypted zip; OSError if the disk is full.
     """
     try:
         with zipfile.ZipFile(path) as archive:

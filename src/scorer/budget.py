@@ -47,11 +47,8 @@ def project(
 ) -> dict[str, Any]:
     """Project time and memory for 205,000 images on the challenge's GPU.
 
-    `fits`: `yes` at half the GPU's rate; `perhaps` at its full rate only; else `no`.
-
-    Args:
-        flops: operations of one image, a multiply-add as two.
-        activation_bytes: peak in addition to the weights.
+    `fits`: `yes` at half the GPU's rate; `perhaps` at its full rate only; else `no`. A multiply-add of one
+    image is two `flops`. `activation_bytes` is the peak in addition to the weights.
     """
     decode_hours = decode_seconds * CHALLENGE_IMAGES / 3600
     model_hours = flops / GPU_FLOPS * CHALLENGE_IMAGES / 3600

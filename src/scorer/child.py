@@ -11,6 +11,7 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,29 @@ NO_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "bad
 class Model:
     """The submitted file, and the module once it is loaded.
 
-    Args:
-        memory_bytes: limit in addition to PyTorch's own memory, on a CPU.
-        threads: to compute with; None for PyTorch's default.
+    On a CPU, `memory_bytes` limits memory in addition to PyTorch's own. `threads` None: PyTorch's default.
     """
 
     def __init__(self, path: Path, memory_bytes: int, threads: int | None) -> None:
         if threads:
             torch.set_num_threads(threads)
         self.path = path
+        self.check_runtime = partial(check_runtime, path)
+        self.refuse_file_access = partial(refuse_file_access, path)
         self.module: Any = None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device.type == "cuda"
-        self.limit = {"held": False, "how": "CUDA maps more addresses than it uses memory"}
-        if not self.on_gpu:
-            self.limit = _limit_memory(memory_bytes)
+        self.limit: dict[str, Any] = {"held": False}
+        if self.on_gpu:
+            self.limit["how"] = "CUDA maps more addresses than it uses memory"
+            return
+        try:  # limit the addresses; PyTorch's libraries alone map gigabytes of them
+            mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes,) * 2)
+            about = f"{memory_bytes / 2**30:.1f} GiB in addition to PyTorch itself (RLIMIT_AS)"
+            self.limit = {"held": True, "how": about}
+        except (OSError, ValueError) as error:
+            self.limit["how"] = f"refused by the system: {one_line(error)}"
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Call a method by name; return its value, or a `Violation` for whatever the model raises."""
@@ -59,14 +68,6 @@ class Model:
         """Return type and name of the device, PyTorch's version, and the limit of memory."""
         name = torch.cuda.get_device_name(self.device) if self.on_gpu else "cpu"
         return self.device.type, name, str(torch.__version__), self.limit
-
-    def check_runtime(self) -> None:
-        """Raise Violation if PyTorch 1.11 cannot open the file."""
-        check_runtime(self.path)
-
-    def refuse_file_access(self) -> None:
-        """Raise Violation if the code names an operator that reads or writes files."""
-        refuse_file_access(self.path)
 
     def load(self) -> None:
         """Load the module as the host does: `torch.jit.load`, then `eval()`."""
@@ -95,12 +96,11 @@ class Model:
             try:
                 rows = [torch.flatten(output[i]).cpu() for i in range(len(images_BHW3))]
             except (IndexError, KeyError, TypeError):
-                is_tensor = isinstance(output, torch.Tensor)
-                shape = f"a tensor of shape {tuple(output.shape)}" if is_tensor else ""
-                raise Violation(
-                    f"the model returned {shape or type(output).__name__}; it must return a float"
-                    f" tensor ({len(images_BHW3)}, D)"
-                ) from None
+                returned = type(output).__name__
+                if isinstance(output, torch.Tensor):
+                    returned = f"a tensor of shape {tuple(output.shape)}"
+                demand = f"it must return a float tensor ({len(images_BHW3)}, D)"
+                raise Violation(f"the model returned {returned}; {demand}") from None
         seconds = time.perf_counter() - began
         peak_bytes = torch.cuda.max_memory_reserved() if self.on_gpu else _status_bytes("VmHWM")
         return str(rows[0].dtype), [row.float().numpy() for row in rows], seconds, peak_bytes
@@ -163,18 +163,6 @@ class FlopCounter(TorchDispatchMode):
         if count := flop_registry.get(func._overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=found)
         return found
-
-
-def _limit_memory(memory_bytes: int) -> dict[str, Any]:
-    """Limit this process's addresses; PyTorch's libraries alone map gigabytes of them."""
-    try:
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        most = mapped + memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    except (OSError, ValueError) as error:
-        return {"held": False, "how": f"refused by the system: {one_line(error)}"}
-    gibibytes = memory_bytes / 2**30
-    return {"held": True, "how": f"{gibibytes:.1f} GiB in addition to PyTorch itself (RLIMIT_AS)"}
 
 
 def _status_bytes(name: str) -> int:

@@ -52,19 +52,11 @@ CHECKS = {
         f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order",
     ),
 }
-ANSWER_RULES = (
-    "original_size",
-    "floating_point",
-    "dimension",
-    "finite",
-)  # of an answer to one image
+ANSWER_RULES = ("original_size", "floating_point", "dimension", "finite")  # of one image's answer
 
 
 class Checklist:
-    """The checks so far, in order.
-
-    Attributes: `result`, with `checks` (name, passed, detail), and `verdict` of the first failed one.
-    """
+    """The checks so far, in order, and the verdict of the first failed one, as in score.json."""
 
     def __init__(self) -> None:
         self.result: dict[str, Any] = {"verdict": "keeps_the_contract", "checks": []}
@@ -72,8 +64,7 @@ class Checklist:
     @property
     def failed(self) -> dict[str, str]:
         """Findings of the failed checks, by name."""
-        checks = self.result["checks"]
-        return {check["name"]: check["detail"] for check in checks if not check["passed"]}
+        return {one["name"]: one["detail"] for one in self.result["checks"] if not one["passed"]}
 
     @contextmanager
     def check(self, name: str, stop: bool = False, demand: str = "") -> Iterator[None]:
@@ -115,11 +106,7 @@ def embedding_of(kind: str, numbers_D: np.ndarray) -> np.ndarray:
 
 
 def embedding(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
-    """Embed one image as the host does: float32, [D].
-
-    Raises:
-        Violation: the model fails or its output breaks one of `ANSWER_RULES`.
-    """
+    """Embed one image as the host does: float32, [D]. Raises Violation if the answer breaks a rule."""
     kind, (numbers_D,), _ = model.embed(pixels_HW3[None])
     return embedding_of(kind, numbers_D)
 
@@ -133,8 +120,7 @@ def verify(
         unpacked: where the model is written.
         torch: "1.11", or "current" for a scorer with the current version.
 
-    Raises:
-        Violation: a check has failed, as the checklist says.
+    Raises Violation if a check has failed, as the checklist says.
     """
     check = checklist.check
     with check("zip_layout", stop=True):
@@ -190,15 +176,12 @@ def _check_answers(model: ModelProcess, checklist: Checklist) -> bool:
 def _check_repeated(model: ModelProcess, path: Path, checklist: Checklist, state: int) -> None:
     """Embed one image twice, and again after another; then the other one in a fresh process.
 
-    Args:
-        state: of the model before its first answer.
+    `state` is the model's before its first answer.
     """
     one, other = _probes()[ONE], _probes()[OTHER]
     demand = EQUAL.format(TOLERANCE[model.device])
     with checklist.check("same_answer_twice", stop=True, demand=demand):
-        first_D, again_D, late_D, last_D = (
-            embedding(model, pixels_HW3) for pixels_HW3 in (one, one, other, one)
-        )
+        first_D, again_D, late_D, last_D = (embedding(model, p) for p in (one, one, other, one))
         later = model.call("state")
         compare(first_D, again_D, "two calls on one image", model.device)
     model.end()  # frees memory for the next process

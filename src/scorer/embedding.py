@@ -19,14 +19,8 @@ import numpy as np
 from PIL import ExifTags, Image
 from tqdm import tqdm
 
-from scorer.contract import (
-    CHALLENGE_IMAGES,
-    LIMIT_HOURS,
-    compare,
-    difference,
-    embedding,
-    embedding_of,
-)
+from scorer import contract
+from scorer.contract import compare, difference, embedding, embedding_of
 from scorer.errors import UserError, Violation, one_line
 from scorer.manifest import Manifest
 from scorer.process import ModelProcess
@@ -59,11 +53,8 @@ class Decoded(NamedTuple):
 def decode(file: str | Path | io.BytesIO) -> tuple[np.ndarray, bool]:
     """Decode an image of FORMATS as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
 
-    Returns:
-        The pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored.
-
-    Raises:
-        Exception: of any type; Pillow raises many for broken files.
+    Returns the pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored. Pillow raises many
+    types of exceptions for broken files.
     """
     Image.init()  # fills OPEN with the formats that this Pillow knows
     with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
@@ -99,9 +90,7 @@ def decoded(
 class Progress:
     """The embeddings so far and their costs, in an .npz file from which a stopped scoring resumes.
 
-    Args:
-        key: all that embeddings depend on, except the image: submission, version of torch, device. A
-            file with another key is ignored.
+    `key` is all that embeddings depend on, except the image. A file with another key is ignored.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -139,17 +128,14 @@ def embed_images(
             interruption. The file is removed if the submission breaks the contract.
         fast: use batches of one size, after checking the first ones against single images.
 
-    Raises:
-        UserError: images cannot be decoded (all are named), or batches give other answers.
-        Violation: the model fails on an image, an embedding breaks the contract, a fresh process
-            gives other answers, or the model has changed.
+    Raises UserError if images cannot be decoded (all are named) or batches give other answers, and
+    Violation if the submission breaks the contract.
     """
     keys = {image_path: manifest.key(image_path) for image_path in manifest.images}
-    todo = [image_path for image_path, key in keys.items() if key not in progress.rows]
-    SECRET.shuffle(todo)
+    resumed = sum(key in progress.rows for key in keys.values())
     before, differences = process.call("state"), [0.0] if fast else []
     try:
-        _embed_missing(process, manifest, progress, keys, todo, differences)
+        _embed_missing(process, manifest, progress, keys, differences)
         rows_N = np.stack([progress.rows[key] for key in keys.values()])
         emb_ND = rows_N[:, :-COSTS].astype(np.float32)
         after = process.call("state")
@@ -169,12 +155,12 @@ def embed_images(
     return emb_ND, {
         "dimension": emb_ND.shape[1],
         "seconds_per_image": {"decode": decode, "model": model, "total": decode + model},
-        "projected_hours": (decode + model) * CHALLENGE_IMAGES / 3600,
-        "limit_hours": LIMIT_HOURS,
+        "projected_hours": (decode + model) * contract.CHALLENGE_IMAGES / 3600,
+        "limit_hours": contract.LIMIT_HOURS,
         "peak_memory_mb": process.peak_bytes / 2**20,
         "images": len(emb_ND),
         "images_with_exif_rotation": int(rows_N[:, -1].sum()),
-        "images_resumed": len(keys) - len(todo),
+        "images_resumed": resumed,
         "fast_difference": max(differences) if fast else None,
     }
 
@@ -184,10 +170,11 @@ def _embed_missing(
     manifest: Manifest,
     progress: Progress,
     keys: dict[str, str],
-    todo: list[str],
     differences: list[float],
 ) -> None:
-    """Add the rows of the images `todo` to `progress`. Raises UserError and Violation as embed_images."""
+    """Add the rows of missing images to `progress`. Raises UserError and Violation as embed_images."""
+    todo = [image_path for image_path, key in keys.items() if key not in progress.rows]
+    SECRET.shuffle(todo)
     faults: dict[str, str] = {}
     dimension = len(next(iter(progress.rows.values()), ()))
     with tqdm(total=len(keys), initial=len(keys) - len(todo), desc="embed", unit="image") as bar:
@@ -203,13 +190,8 @@ def _embed_missing(
                 progress.rows[keys[image.image_path]] = row
             if time.monotonic() - progress.saved > SAVE_SECONDS:
                 progress.save()
-    manifest.refuse(
-        [
-            f"{row['row']}: image {image_path!r} cannot be decoded ({faults[image_path]})"
-            for image_path, row in manifest.images.items()
-            if image_path in faults
-        ]
-    )
+    wrong = [(path, row["row"]) for path, row in manifest.images.items() if path in faults]
+    manifest.refuse([f"{row}: image {p!r} cannot be decoded ({faults[p]})" for p, row in wrong])
 
 
 def _embed_batch(
@@ -228,14 +210,12 @@ def _embed_batch(
         alone_BD = [embedding(process, pixels_HW3) for pixels_HW3 in images_BHW3]
         differences.append(max(map(difference, alone_BD, emb_BD)))
         if not differences[-1] <= FAST_TOLERANCE[process.device]:
+            how = f"differ by {differences[-1]:.3g} of the embedding's scale"
             raise UserError(
-                f"--fast: an image alone and in a batch differ by {differences[-1]:.3g} of the embedding's"
-                " scale; score without it, one by one"
+                f"--fast: an image alone and in a batch {how}; score without it, one by one"
             )
-    return [
-        np.array([*emb_D, image.seconds, seconds, image.rotated])
-        for image, emb_D in zip(batch, emb_BD, strict=True)
-    ]
+    pairs = zip(batch, emb_BD, strict=True)
+    return [np.array([*emb_D, one.seconds, seconds, one.rotated]) for one, emb_D in pairs]
 
 
 def _batches(images: Iterator[Decoded | None], size: int) -> Iterator[list[Decoded]]:

@@ -8,10 +8,7 @@ class UserError(Exception):
 
 
 class Violation(Exception):
-    """The submission breaks the contract; the message says in one line what was found.
-
-    `verdict`: overrides the verdict of the failed check.
-    """
+    """The submission breaks the contract; `verdict` overrides that of the failed check."""
 
     def __init__(self, message: str, verdict: str = "") -> None:
         super().__init__(message)

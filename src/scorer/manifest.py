@@ -26,14 +26,11 @@ SHOWN = 5  # faults
 
 @dataclass(frozen=True)
 class Manifest:
-    """One split: `table` has `image_path`, `label`, `domain`, `role` and, for messages, `row`.
-
-    Attributes: `root`, the folder of the images, or their index; then `table` has the columns PLACE.
-    """
+    """One split of a manifest."""
 
     path: str
-    root: str
-    table: pd.DataFrame
+    root: str  # the folder of the images, or their index
+    table: pd.DataFrame  # COLUMNS, `row` for messages and, with an index, PLACE
 
     def part(self, role: str) -> pd.DataFrame:
         """Return the rows of role `query` or `index`, including `both`, renumbered from 0."""
@@ -76,11 +73,8 @@ class Manifest:
 def read_manifest(path: str, split: str, root: str | None = None) -> Manifest:
     """Read one split of a CSV or Parquet manifest, with its images found under `root`.
 
-    Without a root that is the manifest's folder; for an index of shards, the index itself.
-
-    Raises:
-        UserError: unreadable file, missing columns, an empty split, no query with a positive, or
-            bad rows (all at once).
+    Without a root that is the manifest's folder; for an index of shards, the index itself. Raises
+    UserError for a file, split or rows that cannot be scored; the first bad rows are named at once.
     """
     table = _read_table(path, COLUMNS)
     if root is None:
@@ -138,10 +132,9 @@ def _faults(table: pd.DataFrame, root: str) -> list[str]:
     faults: list[str] = []
     seen: set[tuple[str, str]] = set()
     for row in table.itertuples():
-        path = row.image_path
+        path, fault = row.image_path, ""
         roles = {(path, role) for role in ROLES.get(row.role, ())}
         in_shard = isinstance(getattr(row, "shard", None), str)
-        fault = ""
         if not all(map(str.strip, (path, row.domain, *row.label.split("|")))):
             fault = "image_path, domain or a label is empty"
         elif not roles:

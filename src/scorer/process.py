@@ -31,10 +31,7 @@ CONTEXT.set_forkserver_preload(["torch", "torch.utils.flop_counter"])
 
 @dataclass
 class Limits:
-    """Limits of a submission; see `child.Model` for memory and threads.
-
-    Attributes: `deadline`, by the clock of `time.monotonic`.
-    """
+    """Limits of a submission; see `child.Model` for memory and threads."""
 
     memory_bytes: int = 16 * 2**30
     threads: int | None = None
@@ -63,8 +60,8 @@ class ModelProcess:
         try:  # no model is loaded yet, so a failure is not its fault
             about = self._receive("about", (), LOAD_SECONDS)
         except Violation as fault:
-            message = f"cannot start a process for the model: {fault}; free memory"
-            raise UserError(message) from fault
+            wrong = f"cannot start a process for the model: {fault}"
+            raise UserError(f"{wrong}; free memory") from fault
         self.device, self.device_name, self.torch, self.memory = about
 
     def __enter__(self) -> ModelProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -14,12 +13,6 @@ import pandas as pd
 from scorer.budget import describe
 from scorer.contract import CHALLENGE_IMAGES, LIMIT_HOURS
 from scorer.retrieval import METRICS
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def summarise(judged: pd.DataFrame) -> dict[str, Any]:
@@ -60,16 +53,15 @@ def neighbour_table(
     `counted` is 1 within the first min(5, n) ranks, which mMP@5 counts.
     """
     query, place = np.nonzero(rows_QK >= 0)
-    return pd.DataFrame(
-        {
-            "query": judged["image_path"].to_numpy()[query],
-            "rank": place + 1,
-            "image_path": index["image_path"].to_numpy()[rows_QK[query, place]],
-            "distance": distances_QK[query, place],
-            "relevant": relevant_QK[query, place].astype(int),
-            "counted": (place < judged["positives"].to_numpy()[query]).astype(int),
-        }
-    )
+    columns = {
+        "query": judged["image_path"].to_numpy()[query],
+        "rank": place + 1,
+        "image_path": index["image_path"].to_numpy()[rows_QK[query, place]],
+        "distance": distances_QK[query, place],
+        "relevant": relevant_QK[query, place].astype(int),
+        "counted": (place < judged["positives"].to_numpy()[query]).astype(int),
+    }
+    return pd.DataFrame(columns)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -29,9 +29,8 @@ def nearest(
     Args:
         own_Q: index row of the query's own image, -1 where it is not in the index.
 
-    Returns:
-        Index rows (int64) and distances (float64), both [Q, K]; if the index has fewer than K
-        other images, the rest is -1 and infinite.
+    Returns index rows (int64) and distances (float64), both [Q, K]; if the index has fewer than K other
+    images, the rest is -1 and infinite.
     """
     query_QD, index_ND = query_QD.astype(np.float64), index_ND.astype(np.float64)
     norms_N = np.square(index_ND).sum(axis=1)
@@ -67,9 +66,8 @@ def count_positives(queries: pd.DataFrame, index: pd.DataFrame) -> np.ndarray:
     """Count the other index images that share a label with each query: int64, [Q]."""
     sharing = _rows_sharing_a_label(queries, index)
     own_Q = own_rows(queries, index)
-    return np.array(
-        [len(sharing[t] - {own}) for t, own in zip(queries["label"], own_Q, strict=True)]
-    )
+    pairs = zip(queries["label"], own_Q, strict=True)
+    return np.array([len(sharing[label] - {own}) for label, own in pairs])
 
 
 def judge(
@@ -81,17 +79,12 @@ def judge(
     count of positives (google-research/universal_embedding_challenge, metrics.py,
     CalibratedPrecision). A query with n < 5 counts only its first n neighbours.
 
-    Returns:
-        `queries` with `positives` (n), `is_public`, `mmp_at_5` and `r_at_1` (NaN where n = 0);
-        and a mask of relevant neighbours, bool [Q, K].
+    Returns `queries` with `positives` (n), `is_public`, `mmp_at_5` and `r_at_1` (NaN where n = 0); and a
+    mask of relevant neighbours, bool [Q, K].
     """
     sharing = _rows_sharing_a_label(queries, index)
-    relevant_QK = np.array(
-        [
-            [row in sharing[t] for row in rows]
-            for t, rows in zip(queries["label"], rows_QK, strict=True)
-        ]
-    )
+    found = zip(queries["label"], rows_QK, strict=True)
+    relevant_QK = np.array([[row in sharing[label] for row in rows] for label, rows in found])
     positives_Q = count_positives(queries, index)
     window_Q = np.where(positives_Q > 0, np.minimum(positives_Q, K), np.nan)
     hits_Q = (relevant_QK & (np.arange(K) < window_Q[:, None])).sum(axis=1)

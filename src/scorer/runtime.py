@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -36,22 +35,16 @@ ACCEPTING = {
 }
 
 
-class Overload(NamedTuple):
-    """The arguments of one overload of an operator: types by name, in order."""
-
-    types: dict[str, str]
-    positional: int  # number of arguments allowed by position
-    required: frozenset[str]
+# Of one overload of an operator: types of its arguments by name, in order; how many are allowed by
+# position; those that are required
+Overload = tuple[dict[str, str], int, set[str]]
 
 
 def code_of(path: Path) -> dict[str, ast.Module]:
     """Parse the source text of a TorchScript archive, by record name, read by PyTorch's own reader.
 
     Another reader may find other text: PyTorch ignores the case of record names, and finds the list of
-    records by the end of the file.
-
-    Raises:
-        Violation: it cannot be read.
+    records by the end of the file. Raises Violation if it cannot be read.
     """
     try:
         reader = torch._C.PyTorchFileReader(str(path))
@@ -62,12 +55,9 @@ def code_of(path: Path) -> dict[str, ast.Module]:
 
 
 def refuse_file_access(path: Path) -> None:
-    """Reject a TorchScript archive whose code names an operator that reads or writes files.
+    """Raise Violation if the code of a TorchScript archive names an operator that reads or writes files.
 
     Any mention counts, because `f = torch.save` and `getattr(torch, "save")` can call it too.
-
-    Raises:
-        Violation: the operators, in one line.
     """
     nodes = [node for source in code_of(path).values() for node in ast.walk(source)]
     named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -77,11 +67,7 @@ def refuse_file_access(path: Path) -> None:
 
 
 def check_runtime(path: Path) -> None:
-    """Reject a TorchScript archive that PyTorch 1.11 cannot open.
-
-    Raises:
-        Violation: what it cannot read, in one line.
-    """
+    """Raise Violation if PyTorch 1.11 cannot open a TorchScript archive; it says in one line why."""
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
@@ -96,10 +82,8 @@ def check_runtime(path: Path) -> None:
     names = {name for _, name, call in operator_calls(path) if not is_known(name, call)}
     if unknown := sorted(names):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-        shown = ", ".join(unknown[:NAMED])
-        raise Violation(
-            f"operators that PyTorch 1.11 lacks or has with other arguments: {shown}{more}"
-        )
+        title = "operators that PyTorch 1.11 lacks or has with other arguments"
+        raise Violation(f"{title}: {', '.join(unknown[:NAMED])}{more}")
 
 
 def operator_calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
@@ -121,19 +105,14 @@ def operator_calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
 
 def is_known(operator: str, call: ast.Call) -> bool:
     """Return whether 1.11 has an operator with the arguments of this call."""
-    return any(_takes(overload, call) for overload in overloads().get(operator, ()))
-
-
-def _takes(overload: Overload, call: ast.Call) -> bool:
-    if "..." in overload.types.values():
-        return True
-    if len(call.args) > overload.positional:
-        return False
-    given = dict(zip(overload.types, call.args, strict=False))
-    given.update({str(keyword.arg): keyword.value for keyword in call.keywords})
-    if not overload.required <= given.keys() <= overload.types.keys():
-        return False
-    return all(_may_be(value, overload.types[name]) for name, value in given.items())
+    for types, positional, required in overloads().get(operator, ()):
+        given = dict(zip(types, call.args, strict=False))
+        given |= {str(keyword.arg): keyword.value for keyword in call.keywords}
+        named = len(call.args) <= positional and required <= given.keys() <= types.keys()
+        fits = named and all(_may_be(value, types[name]) for name, value in given.items())
+        if fits or "..." in types.values():
+            return True
+    return False
 
 
 def _may_be(value: ast.expr, kind: str) -> bool:
@@ -164,6 +143,6 @@ def overloads() -> dict[str, list[Overload]]:
         positional = words.index("*") if "*" in words else len(words)
         pairs = [word.rpartition(" ")[::2] for word in words if word != "*"]
         types = {argument.rstrip("="): kind or argument for kind, argument in pairs}
-        required = frozenset(argument for _, argument in pairs if not argument.endswith("="))
-        found.setdefault(name.partition(".")[0], []).append(Overload(types, positional, required))
+        required = {argument for _, argument in pairs if not argument.endswith("=")}
+        found.setdefault(name.partition(".")[0], []).append((types, positional, required))
     return found

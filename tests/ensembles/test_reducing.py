@@ -106,7 +106,7 @@ def test_a_librarys_model_becomes_a_run(
     assert model.config.image.mean == list(model.embedder.backbone.mean)
     printed = capsys.readouterr().out
     assert "128 dimensions, val R@1" in printed and "reduced to 16 dimensions, which" in printed
-    monkeypatch.setattr("guie.export.submission.odd_sizes", lambda size_px: [(1, 99)])
+    monkeypatch.setattr("guie.export.parity.odd_sizes", lambda size_px: [(1, 99)])
     export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
 
 

@@ -123,7 +123,7 @@ def test_it_is_scored_reduced_and_exported(
     runs: list[Path], data: dict[str, str], tmp_path: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.setattr(
-        "guie.export.submission.odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)]
+        "guie.export.parity.odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)]
     )
     pca = {"name": "pca", "dim": 8, "images": data}
     small = main(runs, tmp_path / "small", val=data, reduce=pca)
@@ -177,7 +177,7 @@ def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) ->
 def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("guie.export.submission.odd_sizes", lambda size_px: [(1, 99)])
+    monkeypatch.setattr("guie.export.parity.odd_sizes", lambda size_px: [(1, 99)])
     sizes = [{"model": str(runs[0]), "size_px": size_px} for size_px in (32, 64)]
     twice = main(sizes, tmp_path / "twice")
     one, both = open_model(runs[0]), open_model(main([runs[0]] * 2, tmp_path / "both"))

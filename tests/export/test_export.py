@@ -60,7 +60,9 @@ def change_weight(run: Path, value: float) -> None:
 def few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare all odd sizes in the first test alone, because they take most of an export's time."""
     if request.function is not test_a_run_becomes_a_submission:
-        monkeypatch.setattr(submission, "odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)])
+        monkeypatch.setattr(
+            submission.parity, "odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)]
+        )
 
 
 def test_a_run_becomes_a_submission(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

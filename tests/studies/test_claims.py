@@ -13,10 +13,10 @@ from scipy import stats
 
 import study
 from guie.base.errors import UserError
-from guie.config.loading import to_yaml
-from guie.config.study import ClaimConfig
+from guie.config.loading import load_config, to_yaml
+from guie.config.study import ClaimConfig, ClaimsConfig
 from guie.evaluation.bootstrap import paired
-from guie.studies.claims import Effect, class_variance, effect_of, read_claims, verdict
+from guie.studies.claims import Effect, class_variance, effect_of, verdict
 from guie.studies.results import StudyStatus, add_record
 from small_studies import plan, record
 
@@ -80,7 +80,7 @@ def test_a_claim_without_its_source_is_refused(
     path = tmp_path / "claims.yaml"
     path.write_text(to_yaml({"claims": [values]}))
     with pytest.raises(UserError) as error:
-        read_claims(path)
+        load_config(path, ClaimsConfig)
     assert re.fullmatch(f"{path}:\\d+: claims.0.{message}.*", str(error.value))
 
 

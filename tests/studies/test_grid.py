@@ -78,7 +78,7 @@ def test_needed_runs_have_the_seed_that_is_named_and_this_fold(tmp_path: Path) -
     jobs = plan(tmp_path, rows=rows, unseen={"A": ["cars"]}).jobs
 
     def needs(*key: Any) -> list[Any]:
-        return [job.key for job in jobs[key].needs.values()]
+        return [(job.row, job.seed, job.fold) for job in jobs[key].needs.values()]
 
     assert needs("both", 0, None) == [("plain", 0, None), ("plain", 1, None)]
     assert needs("both", 2, "A") == [("plain", 2, "A"), ("plain", 3, "A")]
@@ -187,7 +187,9 @@ def test_every_wrong_row_is_named_once(tmp_path: Path) -> None:
 
 def test_rows_and_seeds_are_chosen(tmp_path: Path) -> None:
     study = plan(tmp_path)
-    assert [job.key for job in study.chosen(["softmax"], [1])] == [("softmax", 1, None)]
+    assert [(job.row, job.seed, job.fold) for job in study.chosen(["softmax"], [1])] == [
+        ("softmax", 1, None)
+    ]
     for wanted in ((["sofmax"], None), (None, [2])):
         with pytest.raises(UserError, match="no (row sofmax|seed 2) in this study; --list shows"):
             study.chosen(*wanted)

@@ -61,7 +61,7 @@ def test_a_failed_script_leaves_its_last_line(text: str, tmp_path: Path) -> None
     log.write_text("error: of an earlier attempt\n")
     with pytest.raises(Failed) as failed:
         Children(1).run(script(tmp_path, text), [], log)
-    assert (failed.value.step, failed.value.error) == ("train.py", FAULTS[text])
+    assert failed.value.record == {"step": "train.py", "error": FAULTS[text]}
 
 
 def test_a_script_gets_its_words_its_cores_and_the_gpu_of_its_thread(

@@ -28,15 +28,11 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Answers:
-    """Scores and neighbours of a submission, and the manifest rows of the scored split.
+    """Scores and neighbours of a submission."""
 
-    Attributes: `score`, score.json; `neighbours`, score.neighbours.csv without queries that have no
-    positive; `rows` of the manifest.
-    """
-
-    score: dict[str, Any]
-    neighbours: pd.DataFrame
-    rows: pd.DataFrame
+    score: dict[str, Any]  # score.json
+    neighbours: pd.DataFrame  # score.neighbours.csv without queries that have no positive
+    rows: pd.DataFrame  # of the manifest, of the scored split
 
     @cached_property
     def first(self) -> pd.DataFrame:
@@ -56,12 +52,13 @@ class Answers:
     def examples(self) -> pd.DataFrame:
         """Return the neighbours of one random query per domain."""
         drawn = self.first.groupby("domain").sample(1, random_state=0)
-        return self._of(drawn["query"])
+        return self.neighbours.set_index("query").loc[drawn["query"]].reset_index()
 
     def mistakes(self) -> pd.DataFrame:
         """Return the neighbours of one query per domain: the one with the closest wrong first neighbour."""
         wrong = self.first[self.first["relevant"] == 0].sort_values("distance", kind="stable")
-        return self._of(wrong.groupby("domain").head(1).sort_values("domain")["query"])
+        closest = wrong.groupby("domain").head(1).sort_values("domain")
+        return self.neighbours.set_index("query").loc[closest["query"]].reset_index()
 
     def worst_classes(self) -> pd.DataFrame:
         """Return classes by the share of queries whose first neighbour is right, in ascending order.
@@ -71,12 +68,11 @@ class Answers:
         """
         by_label = self.first.groupby("label")["relevant"].agg(right="mean", queries="count")
         by_label = by_label[(by_label["queries"] >= LEAST_QUERIES) & (by_label["right"] < 1)]
-        order = by_label.reset_index().sort_values(
-            ["right", "queries", "label"], ascending=[True, False, True]
-        )
+        order, rising = ["right", "queries", "label"], [True, False, True]
+        ordered = by_label.reset_index().sort_values(order, ascending=rising)
         wrong = self.first[self.first["relevant"] == 0].groupby("label")["found"]
         taken = wrong.agg(lambda found: found.value_counts().index[0])
-        worst = order.head(MOST_CLASSES).reset_index(drop=True)
+        worst = ordered.head(MOST_CLASSES).reset_index(drop=True)
         return worst.assign(taken_for=taken.reindex(worst["label"]).to_numpy())
 
     def strays(self) -> pd.DataFrame:
@@ -89,18 +85,12 @@ class Answers:
     def trust(self) -> pd.DataFrame:
         """Return the share of right first neighbours per distance band: nearest, farthest, right, queries."""
         bands = pd.qcut(self.first["distance"].rank(method="first"), BANDS, labels=False)
-        grouped = self.first.groupby(bands)
-        return pd.DataFrame(
-            {
-                "nearest": grouped["distance"].min(),
-                "farthest": grouped["distance"].max(),
-                "right": grouped["relevant"].mean(),
-                "queries": grouped.size(),
-            }
+        return self.first.groupby(bands).agg(
+            nearest=("distance", "min"),
+            farthest=("distance", "max"),
+            right=("relevant", "mean"),
+            queries=("distance", "size"),
         )
-
-    def _of(self, queries: pd.Series) -> pd.DataFrame:
-        return self.neighbours.set_index("query").loc[queries].reset_index()
 
 
 def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
@@ -114,27 +104,25 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     if (verdict := score.get("verdict")) != "keeps_the_contract":
         raise UserError(f"{folder / 'score.json'}: verdict {verdict}: there are no answers")
     exported = facts.get("file") or {}  # bytes and sha256
+    other = "belongs to another submission.zip; score it again"
     if score.get("submission") != exported:
-        raise UserError(
-            f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
-        )
+        raise UserError(f"{folder / 'score.json'}: {other}")
     path = folder / "score.neighbours.csv"
     try:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
     if set(neighbours.get("submission", [])) != {exported.get("sha256")}:
-        raise UserError(f"{path}: belongs to another submission.zip; score it again")
+        raise UserError(f"{path}: {other}")
     rows = manifest.split(split)
     pairs = neighbours[["query", "image_path"]]
     absent = ~pairs.isin(set(rows["image_path"]))
     if absent.any(axis=None):
         row = absent.any(axis=1).idxmax()
         name = pairs.loc[row][absent.loc[row]].iloc[0]
-        raise UserError(
-            f"{path}: line {row + 2}: {name} is not in the {split} split of {manifest.path}; pass the"
-            " manifest that the submission was scored on"
-        )
+        wrong = f"{name} is not in the {split} split of {manifest.path}"
+        remedy = "pass the manifest that the submission was scored on"
+        raise UserError(f"{path}: line {row + 2}: {wrong}; {remedy}")
     counted = neighbours.groupby("query")["counted"].transform("max") > 0
     if not counted.any():
         raise UserError(f"{path}: no query has a positive, so there is nothing to show")
@@ -146,9 +134,8 @@ def describe_answers(
 ) -> None:
     """Rewrite card.md with the search results, and draw its figures. Raises UserError without results.
 
-    Args:
-        images: show images of the data set, which may not be allowed to be published. Otherwise galleries
-            of an earlier call are deleted.
+    `images` of the data set may not be allowed to be published. Without them, galleries of an earlier call
+    are deleted.
     """
     rows = load_manifest(manifest, root)
     answers = read_answers(folder, rows, split)
@@ -166,8 +153,6 @@ def describe_answers(
             (folder / file).unlink(missing_ok=True)
     pictures = {name: PICTURES[name] if name in figures else "" for name in PICTURES}
     facts = read_json(folder / "export.json", "export.py writes it")
-    card = render(
-        "submission.md.j2", facts, answers=answers, pictures=pictures, least=LEAST_QUERIES
-    )
-    write_text(folder / "card.md", card)
+    shown = {"answers": answers, "pictures": pictures, "least": LEAST_QUERIES}
+    write_text(folder / "card.md", render("submission.md.j2", facts, **shown))
     print(f"wrote {folder / 'card.md'}, with {', '.join(filter(None, pictures.values()))}")

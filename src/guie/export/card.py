@@ -23,11 +23,7 @@ ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # on its own, or in an argument KEY=
 
 
 def render(template: str, facts: dict[str, Any], **values: Any) -> str:
-    """Return a model card as Markdown, by a template of `guie/export/templates`.
-
-    Args:
-        facts: as in export.json.
-    """
+    """Return a model card as Markdown, by a template of `guie/export/templates` and facts of export.json."""
     text = _templates().get_template(template).render(facts=facts, **values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -112,9 +108,7 @@ def without_folders(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     parts = value.split(", ")  # the sources of several models
-    return ", ".join(
-        ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, part) for part in parts
-    )
+    return ", ".join(ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, p) for p in parts)
 
 
 def file_facts(path: Path) -> dict[str, Any]:
@@ -129,6 +123,5 @@ def refuse_unmarked(files: Sequence[Path], mark: Path) -> None:
     """Raise UserError if one of these files exists without the file that an export writes with it."""
     present = [path for path in files if os.path.lexists(path)]
     if present and not mark.is_file():
-        raise UserError(
-            f"{present[0]}: export.py did not write it; choose another folder, or move the file"
-        )
+        remedy = "choose another folder, or move the file"
+        raise UserError(f"{present[0]}: export.py did not write it; {remedy}")

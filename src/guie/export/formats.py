@@ -44,18 +44,15 @@ def exported_program(model: ExportModule, source: str) -> ExportedProgram:
     """
     model.cpu().float().eval().requires_grad_(False)
     images = torch.zeros(EXAMPLE_SHAPE, dtype=torch.uint8)
-    sizes = {
-        dim: Dim(name, max=MOST) for dim, name in {0: "batch", 2: "height", 3: "width"}.items()
-    }
+    sizes = {dim: Dim(n, max=MOST) for dim, n in ((0, "batch"), (2, "height"), (3, "width"))}
     try:
         with torch.no_grad():
             symbolic = SymbolicExport(model).eval()
             return torch.export.export(symbolic, (images,), dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # torch raises many types, with many lines
-        raise UserError(
-            f"{source}: torch.export cannot export this model for images of any size: {one_line(error)};"
-            " use --format torchscript, which supports branches on the size"
-        ) from error
+        wrong = f"torch.export cannot export this model for images of any size: {one_line(error)}"
+        remedy = "use --format torchscript, which supports branches on the size"
+        raise UserError(f"{source}: {wrong}; {remedy}") from error
 
 
 class SymbolicExport(ExportModule):
@@ -88,13 +85,19 @@ class SymbolicPreprocess(Preprocess):
         self.mean, self.std = preprocess.mean, preprocess.std  # to the bit
 
     def resized(self, images: Tensor) -> Tensor:
+        size = self.size_px
         height: Side = images.size(2)
         width: Side = images.size(3)
-        if self.fit == "crop":
-            return self._crop(images)
         if self.fit == "squash":
-            return self._resize(images, self.size_px, self.size_px)
-        size, longer = self.size_px, torch.sym_max(height, width)
+            return self._resize(images, size, size)
+        if self.fit == "crop":
+            shorter = torch.sym_min(height, width)
+            for dim in (2, 3):
+                length: Side = torch.sym_min(4 * shorter + images.size(dim) % 2, images.size(dim))
+                images = _central(images, dim, length)
+            height, width = (size * images.size(dim) // shorter for dim in (2, 3))
+            return _central(_central(self._resize(images, height, width), 2, size), 3, size)
+        longer = torch.sym_max(height, width)
         height = torch.sym_max(2, (2 * size * height + longer) // (2 * longer))
         width = torch.sym_max(2, (2 * size * width + longer) // (2 * longer))
         return self._resize(images, height, width)
@@ -117,16 +120,6 @@ class SymbolicPreprocess(Preprocess):
 
     def _resize(self, images: Tensor, height: Side, width: Side) -> Tensor:
         return self.upsampled(images.float(), height, width).clamp(0.0, 255.0)
-
-    def _crop(self, images: Tensor) -> Tensor:
-        size, shorter = self.size_px, torch.sym_min(images.size(2), images.size(3))
-        for dim in (2, 3):
-            length: Side = torch.sym_min(4 * shorter + images.size(dim) % 2, images.size(dim))
-            images = _central(images, dim, length)
-        height: Side = size * images.size(2) // shorter
-        width: Side = size * images.size(3) // shorter
-        resized = self._resize(images, height, width)
-        return _central(_central(resized, 2, size), 3, size)
 
 
 def _central(images: Tensor, dim: int, length: Side) -> Tensor:
@@ -182,9 +175,8 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
         cause: BaseException = error
         while cause.__cause__ is not None:  # torch wraps it in its own reports
             cause = cause.__cause__
-        raise UserError(
-            f"{path}: this model has no translation to ONNX: {one_line(cause)}; use another --format"
-        ) from error
+        wrong = f"this model has no translation to ONNX: {one_line(cause)}"
+        raise UserError(f"{path}: {wrong}; use another --format") from error
     finally:
         logging.disable(logging.NOTSET)
     assert exported is not None
@@ -195,11 +187,7 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 
 
 def open_onnx(path: Path, threads: int = 0) -> Answer:
-    """Load the file in onnxruntime on the CPU, as a function of uint8 images (B, 3, H, W).
-
-    Args:
-        threads: CPU threads; 0: one for each core.
-    """
+    """Load the file in onnxruntime on the CPU (threads 0: one a core), as `open_program`."""
     runtime = optional_module("onnxruntime", "--format onnx", "export")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -212,10 +200,7 @@ def write_file(
 ) -> tuple[Path, dict[str, Any]]:
     """Write the file, its model card and its JSON; return its path and the `made` entry of the JSON.
 
-    Args:
-        facts: of the run, from `guie.export.card.describe`.
-
-    Raises UserError as `write_format`.
+    `facts` of the run are from `guie.export.card.describe`. Raises UserError as `write_format`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = write_format(kind, model, folder)
@@ -229,9 +214,8 @@ def write_file(
 def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
     """Write the file, compare it with the model, and return the `made` entry of its JSON.
 
-    Raises:
-        UserError: the model cannot be exported, or the file's embeddings differ by more than the
-            tolerance. An old file is kept then.
+    Raises UserError if the model cannot be exported, or the file's embeddings differ by more than the
+    tolerance. An old file is kept then.
     """
     name, tolerance = f"model.{kind}", FORMATS[kind]
     data = folder / f"{name}.data"
@@ -251,11 +235,10 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
             try:
                 return answer(images)
             except Exception as error:  # raised by torch's guards or by onnxruntime
-                raise UserError(
-                    f"{model.source}: {name} fails on an image of {images.size(2)} x"
-                    f" {images.size(3)}, as the model branches on the image size: use --format"
-                    " torchscript, which supports that"
-                ) from error
+                where = f"{name} fails on an image of {images.size(2)} x {images.size(3)}"
+                why = "as the model branches on the image size"
+                remedy = "use --format torchscript, which supports that"
+                raise UserError(f"{model.source}: {where}, {why}: {remedy}") from error
 
         sizes = odd_sizes(model.preprocess.size_px)
         rows: list[dict[str, Any]] = differences(model.scored, answering, sizes)

@@ -107,10 +107,8 @@ def listing(folder: Path) -> list[tuple[str, int]]:
     """Return (name, bytes) of each file to upload; other files in the folder are left out."""
     layouts = [kind.hub for kind in BACKBONES.values() if kind.hub]
     names = {CARD, HEAD, *(name for hub in layouts for name in (hub.config, hub.weights))}
-    files = [folder / name for name in sorted(names)]
-    return [
-        (str(file.relative_to(folder)), file.stat().st_size) for file in files if file.is_file()
-    ]
+    files = {name: folder / name for name in sorted(names)}
+    return [(name, file.stat().st_size) for name, file in files.items() if file.is_file()]
 
 
 def push(folder: Path, repository: str, private: bool = True) -> str:
@@ -123,21 +121,19 @@ def push(folder: Path, repository: str, private: bool = True) -> str:
             repo_id=repository, folder_path=folder, allow_patterns=names, commit_message="Add model"
         )
     except Exception as error:  # network, hub, or missing login
-        raise UserError(
-            f"--push {repository}: the upload failed: {one_line(error)}; check that you ran `hf auth login`"
-        ) from error
+        wrong, remedy = (
+            f"the upload failed: {one_line(error)}",
+            "check that you ran `hf auth login`",
+        )
+        raise UserError(f"--push {repository}: {wrong}; {remedy}") from error
     return str(done)
 
 
 def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) -> float:
     """Write backbone, head and README.md; return the relative difference of the library's features.
 
-    Args:
-        facts: of the export, for the README.
-
-    Raises:
-        UserError: the library does not support a part of the model, or its features differ from the
-            model's.
+    `facts` of the export are for the README. Raises UserError if the library does not support a part of the
+    model, or its features differ from the model's.
     """
     embedder, preprocess, hub = _supported(model)
     (member,) = model.members
@@ -148,9 +144,8 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
     names = [name for name in (hub.config, hub.weights, HEAD, CARD) if (folder / name).exists()]
     written = card.is_file() and TITLE.search(card.read_text(encoding="utf-8", errors="replace"))
     if names and not written:
-        raise UserError(
-            f"{folder}: contains {names[0]}, which export.py did not write; choose another folder"
-        )
+        wrong = f"contains {names[0]}, which export.py did not write"
+        raise UserError(f"{folder}: {wrong}; choose another folder")
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=folder) as scratch:
         temporary = Path(scratch)
         described, weights = backbone.hub_content(member.model.backbone, image)
@@ -175,14 +170,12 @@ def _supported(model: LoadedModel) -> tuple[Embedder, Preprocess, HubLayout]:
     """Return the single embedder. Raises UserError naming a part that the library does not support."""
     embedder, preprocess = model.embedder, model.preprocess
     if not isinstance(embedder, Embedder) or not isinstance(preprocess, Preprocess):
-        raise UserError(
-            f"{model.source}: a hub folder holds one backbone, and this model has several; {OTHERS}"
-        )
+        wrong = "a hub folder holds one backbone, and this model has several"
+        raise UserError(f"{model.source}: {wrong}; {OTHERS}")
     backbone = embedder.backbone
+    library = backbone.library
     if backbone.hub is None:
-        raise UserError(
-            f"{model.source}: {backbone.library} loads no folder from the hub; {OTHERS}"
-        )
+        raise UserError(f"{model.source}: {library} loads no folder from the hub; {OTHERS}")
     parts = {
         "adapters": backbone.adapters,
         "prompts": backbone.prompts,
@@ -191,32 +184,28 @@ def _supported(model: LoadedModel) -> tuple[Embedder, Preprocess, HubLayout]:
     }
     for name, part in parts.items():
         if part is not None:
-            raise UserError(
-                f"{model.source}: it has {name}, which {backbone.library} does not support; {OTHERS}"
-            )
+            wrong = f"it has {name}, which {library} does not support"
+            raise UserError(f"{model.source}: {wrong}; {OTHERS}")
     return embedder, preprocess, backbone.hub
 
 
 def _difference(backbone: Backbone, folder: Path, source: str) -> float:
     """Return the relative difference to the library's features. Raises UserError above TOLERANCE."""
-    library = backbone.library
+    library, side = backbone.library, backbone.size_px
     generator = torch.Generator().manual_seed(0)
-    side = backbone.size_px
     images_BCHW = torch.randn(2, 3, side, side, generator=generator)
     with torch.inference_mode():
         ours_BF = backbone.cpu().float().eval()(images_BCHW)
         try:
             theirs_BF = backbone.open_hub(folder)(images_BCHW)
         except Exception as error:  # the libraries raise many types
-            raise UserError(
-                f"{source}: {library} cannot load the exported folder: {one_line(error)}"
-            ) from error
+            wrong = f"cannot load the exported folder: {one_line(error)}"
+            raise UserError(f"{source}: {library} {wrong}") from error
     difference = float("inf")
     if ours_BF.shape == theirs_BF.shape:
         difference = ((ours_BF - theirs_BF).abs().max() / ours_BF.abs().max()).item()
     if not difference <= TOLERANCE:
-        raise UserError(
-            f"{source}: {library} returns other features with the same weights (difference"
-            f" {difference:.1e}): its config format lacks an argument of this backbone"
-        )
+        wrong = f"returns other features with the same weights (difference {difference:.1e})"
+        why = "its config format lacks an argument of this backbone"
+        raise UserError(f"{source}: {library} {wrong}: {why}")
     return difference

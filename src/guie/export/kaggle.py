@@ -20,22 +20,17 @@ COMPETITION = "google-universal-image-embedding"
 DATASET, KERNEL, NOTEBOOK = "dataset-metadata.json", "kernel-metadata.json", "submit.ipynb"
 ZIP = "submission.zip"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-LIMITS = (6, 50)  # characters of a data set's name and title
-LOG_COLUMNS = (
-    *("date", "name", "sha256", "config", "local", "local_public", "local_private"),
-    *("leaderboard_public", "leaderboard_private"),
-)
+LIMITS = (6, 50 - len(" submit"))  # characters of a data set's name; the notebook's is longer
 SCORES = {"local": "pooled", "local_public": "public", "local_private": "private"}  # in score.json
+NUMBERS = [*SCORES, "leaderboard_public", "leaderboard_private"]
+LOG_COLUMNS = ("date", "name", "sha256", "config", *NUMBERS)
 
 
 def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
     """Check the submission, write the files for Kaggle's client, and print its commands.
 
-    The client (`pip install kaggle`) needs its token. It uploads every file but both metadata files.
-
-    Args:
-        user: the account's name.
-        slug: of the data set; the notebook's ends with `-submit`.
+    The client (`pip install kaggle`) needs its token. It uploads every file but both metadata files. `slug`
+    is the data set's; the notebook's ends with `-submit`.
 
     Raises UserError for a name that Kaggle does not accept, or if submission.zip is missing or is not the
     file that export.py wrote.
@@ -43,13 +38,11 @@ def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
     slug = slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
     for word in (user, slug):
         if not SLUG.fullmatch(word):
-            raise UserError(
-                f"{word!r}: a Kaggle name has only a-z, 0-9 and single hyphens; change --user or --slug"
-            )
-    if not LIMITS[0] <= len(slug) <= LIMITS[1] - len(" submit"):
-        raise UserError(
-            f"--slug {slug}: must have {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
-        )
+            allowed = "a Kaggle name has only a-z, 0-9 and single hyphens"
+            raise UserError(f"{word!r}: {allowed}; change --user or --slug")
+    least, most = LIMITS
+    if not least <= len(slug) <= most:
+        raise UserError(f"--slug {slug}: must have {least} to {most} characters, not {len(slug)}")
     if why := why_unreadable(folder / ZIP):
         raise UserError(f"{why}; export.py makes it")
     made = read_json(folder / "export.json", "export.py makes it")
@@ -82,10 +75,8 @@ def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
     print("dry run: the folder is valid. To upload it:")
     print(f"kaggle datasets create -p {quoted(folder)}")
     print(f"kaggle kernels push -p {quoted(folder)}")
-    print(
-        f"kaggle competitions submit {COMPETITION} -k {user}/{slug}-submit -v 1 -f {ZIP}"
-        f" -m {quoted(folder.resolve().name)}"
-    )
+    submit = f"kaggle competitions submit {COMPETITION} -k {user}/{slug}-submit -v 1 -f {ZIP}"
+    print(f"{submit} -m {quoted(folder.resolve().name)}")
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
@@ -95,7 +86,7 @@ def read_log(path: Path) -> list[dict[str, str]]:
     rows = read_csv_rows(path)
     if tuple(rows.table.columns) != LOG_COLUMNS:
         raise UserError(f"{path}: its first line must be {','.join(LOG_COLUMNS)}")
-    for name in LOG_COLUMNS[LOG_COLUMNS.index("local") :]:
+    for name in NUMBERS:
         text = rows.table[name]
         wrong = np.flatnonzero((text != "") & pd.to_numeric(text, errors="coerce").isna())
         if len(wrong):
@@ -107,10 +98,8 @@ def read_log(path: Path) -> list[dict[str, str]]:
 def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, str]:
     """Return the log row of a submission's folder: its hash, its config, and score.py's score if any.
 
-    Args:
-        leaderboard: the public score, and optionally the private one.
-
-    Raises UserError if score.json belongs to another file, or a leaderboard score is not in 0 to 1.
+    `leaderboard` has the public score, and optionally the private one. Raises UserError if score.json belongs
+    to another file, or a leaderboard score is not in 0 to 1.
     """
     row = dict.fromkeys(LOG_COLUMNS, "")
     row["date"], row["name"] = datetime.now(UTC).date().isoformat(), folder.resolve().name
@@ -140,11 +129,10 @@ def enter_log(folder: Path, log: Path, leaderboard: list[float] | None) -> None:
     """Add the submission to the log, or update its row, and plot local scores against the leaderboard's."""
     plot = log.with_suffix(".png")
     row, rows = log_row(folder, leaderboard), read_log(log)
-    known = next((old for old in rows if old["sha256"] == row["sha256"]), None)
-    if known is None:
-        rows.append(row)
-    else:
+    if known := next((old for old in rows if old["sha256"] == row["sha256"]), None):
         known |= {key: value for key, value in row.items() if value and key != "date"}
+    else:
+        rows.append(row)
     table = pd.DataFrame(rows, columns=LOG_COLUMNS)
     write_text(log, table.to_csv(index=False, lineterminator="\n"))
     print(f"{log}: {len(rows)} submissions")

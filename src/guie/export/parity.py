@@ -54,11 +54,10 @@ def refuse_differences(
     """Raise UserError naming the first image size at which a file differs too much from the model."""
     for row in rows:
         if not row["difference"] <= tolerance:  # also true for NaN
-            raise UserError(
-                f"{source}: at {row['height']} x {row['width']} {file} differs from the trained model by"
-                f" {row['difference']:.1e}, above {tolerance:g}; check whether the model branches on the"
-                " image size, or its weights contain NaN"
-            )
+            where, much = f"{row['height']} x {row['width']}", f"{row['difference']:.1e}"
+            wrong = f"{file} differs from the trained model by {much}, above {tolerance:g}"
+            why = "check whether the model branches on the image size, or its weights contain NaN"
+            raise UserError(f"{source}: at {where} {wrong}; {why}")
 
 
 def remembered(model: Answer, sizes: Iterable[tuple[int, int]]) -> Answer:

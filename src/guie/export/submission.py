@@ -12,15 +12,9 @@ import torch
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
+from guie.export import parity
 from guie.export.card import file_facts, refuse_unmarked, render, without_folders
 from guie.export.operators import check_operators
-from guie.export.parity import (
-    differences,
-    odd_sizes,
-    parity,
-    refuse_differences,
-    remembered,
-)
 from guie.export.torchscript import downgrade, package
 from guie.models.opening import LoadedModel
 from scorer.archive import MODEL_NAME, format_version
@@ -40,16 +34,15 @@ def write_submission(
         runtime: PyTorch's version: 1.11 or current.
         half: store matrices in fp16.
 
-    Raises:
-        UserError: the embedding is too large, PyTorch 1.11 lacks an operator, the saved model differs
-            from the trained one, or another program wrote card.md. An old submission.zip is kept then.
+    Raises UserError if the embedding is too large, PyTorch 1.11 lacks an operator, the saved model differs
+    from the trained one, or another program wrote card.md. An old submission.zip is kept then.
     """
     if model.embedder.dim > MAX_DIMENSION:
-        raise UserError(
-            f"{model.source}: the embedding has {model.embedder.dim} dimensions, the challenge allows"
-            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
-            " compose.py"
+        wrong = f"has {model.embedder.dim} dimensions, the challenge allows {MAX_DIMENSION}"
+        remedy = (
+            f"train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with compose.py"
         )
+        raise UserError(f"{model.source}: the embedding {wrong}; {remedy}")
     folder.mkdir(parents=True, exist_ok=True)
     card, zipped = folder / "card.md", folder / "submission.zip"
     refuse_unmarked([card, zipped], folder / "export.json")
@@ -66,19 +59,17 @@ def write_submission(
 
 def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool) -> dict[str, Any]:
     """Write and verify the TorchScript file; return its entry of export.json."""
-    sizes = odd_sizes(model.preprocess.size_px)
-    trained = remembered(model.scored, sizes) if half else None
+    sizes = parity.odd_sizes(model.preprocess.size_px)
+    trained = parity.remembered(model.scored, sizes) if half else None
     package(model.embedder, model.preprocess, saved, half)
     if runtime == "1.11":
         downgrade(saved)
-        problems = check_operators(saved)
-        if problems:
+        if problems := check_operators(saved):
             others = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-            raise UserError(
-                f"{model.source}: {problems[0]}{others}; or use --torch current, for current PyTorch"
-            )
-    rows = parity(model.scored, saved, sizes)
-    refuse_differences(rows, TOLERANCE, model.source, MODEL_NAME)
+            remedy = "or use --torch current, for current PyTorch"
+            raise UserError(f"{model.source}: {problems[0]}{others}; {remedy}")
+    rows = parity.parity(model.scored, saved, sizes)
+    parity.refuse_differences(rows, TOLERANCE, model.source, MODEL_NAME)
     made: dict[str, Any] = {
         "runtime": runtime,
         "written_by": torch.__version__,
@@ -87,13 +78,11 @@ def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool)
         "tolerance": TOLERANCE,
     }
     if trained:
-        rows = differences(model.scored, trained, sizes)
+        rows = parity.differences(model.scored, trained, sizes)
         made["rounding"] = max(row["difference"] for row in rows)
         if not made["rounding"] <= ROUNDING:  # also true for NaN
-            raise UserError(
-                f"{model.source}: weights in fp16 change the embedding by {made['rounding']:.1e}, above"
-                f" {ROUNDING:g}; export it without --half"
-            )
+            change = f"change the embedding by {made['rounding']:.1e}, above {ROUNDING:g}"
+            raise UserError(f"{model.source}: weights in fp16 {change}; export it without --half")
     return made
 
 

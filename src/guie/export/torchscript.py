@@ -65,10 +65,8 @@ def keep_in_half(encoder: nn.Module) -> None:
                 continue
             stored = weight.detach().half()
             if not stored.isfinite().all():
-                raise UserError(
-                    f"{module_name}.{name}: a weight of {weight.abs().max():.0f} exceeds fp16's"
-                    " maximum of 65,504; export without --half"
-                )
+                wrong = f"a weight of {weight.abs().max():.0f} exceeds fp16's maximum of 65,504"
+                raise UserError(f"{module_name}.{name}: {wrong}; export without --half")
             parametrize.register_parametrization(module, name, Widened(), unsafe=True)
             module.parametrizations[name].original.data = stored
 
@@ -128,9 +126,8 @@ def _portable_attention(
     """Return softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, equation 1)."""
     # Unused by image encoders; `check_operators` reports it
     if dropout_p or is_causal or any(other.values()):
-        return _attention(
-            query_BND, key_BMD, value_BMD, attn_mask, dropout_p, is_causal, scale=scale, **other
-        )
+        inputs = query_BND, key_BMD, value_BMD, attn_mask, dropout_p, is_causal
+        return _attention(*inputs, scale=scale, **other)
     if scale is None:
         scale = 1 / math.sqrt(query_BND.size(-1))
     logits_BNM = (query_BND * scale) @ key_BMD.transpose(-2, -1)
@@ -165,11 +162,7 @@ _PORTABLE = {
 
 
 class StoredZip:
-    """Write uncompressed zip records in sequence, then their directory (`close`).
-
-    Args:
-        file: written from its current position; offsets count from its beginning.
-    """
+    """Write uncompressed zip records to a file in sequence, then their directory (`close`)."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -180,22 +173,19 @@ class StoredZip:
         """Copy a record of `size` bytes with this CRC-32 from a stream."""
         encoded, offset = name.encode(), self.file.tell()
         large = _zip64(size, size) if size >= ZIP64 else b""
-        extra = large + _padding(offset + _LOCAL.size + len(encoded) + len(large))
-        self.file.write(
-            _LOCAL.pack(b"PK\3\4", *_shared(large, size, crc), len(encoded), len(extra))
-            + encoded
-            + extra
-        )
+        # An extra field (id "FB", as in PyTorch) aligns the data after it
+        padding = -(offset + _LOCAL.size + len(encoded) + len(large) + 4) % ALIGNMENT_BYTES
+        extra = large + b"FB" + struct.pack("<H", padding) + b"Z" * padding
+        shared = _shared(large, size, crc)
+        head = _LOCAL.pack(b"PK\3\4", *shared, len(encoded), len(extra))
+        self.file.write(head + encoded + extra)
         while chunk := data.read(CHUNK_BYTES):
             self.file.write(chunk)
         large = _zip64(size, size, offset) if max(size, offset) >= ZIP64 else b""
         lengths = (len(encoded), len(large), 0, 0, 0)  # name, extra field, comment, disk, kind
         at = (0, ZIP64 if large else offset)  # permissions, offset
-        self.directory += (
-            _CENTRAL.pack(b"PK\1\2", _VERSION_ZIP64, *_shared(large, size, crc), *lengths, *at)
-            + encoded
-            + large
-        )
+        shared = _VERSION_ZIP64, *_shared(large, size, crc)
+        self.directory += _CENTRAL.pack(b"PK\1\2", *shared, *lengths, *at) + encoded + large
         self.records += 1
 
     def close(self) -> None:
@@ -222,12 +212,6 @@ def _zip64(*values: int) -> bytes:
     return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values)
 
 
-def _padding(start: int) -> bytes:
-    """Return an extra field (id "FB", as in PyTorch) that aligns the data after it."""
-    length = -(start + 4) % ALIGNMENT_BYTES
-    return b"FB" + struct.pack("<H", length) + b"Z" * length
-
-
 def package(
     encoder: nn.Module, preprocess: AnyPreprocess, path: str | Path, half: bool = False
 ) -> None:
@@ -239,10 +223,8 @@ def package(
     ensemble, each member is traced and the combination is scripted, as it may skip a pass. Both arguments are
     modified in place, as a copy would double the memory.
 
-    Args:
-        half: store the matrices in fp16 (see `keep_in_half`).
-
-    Raises UserError if the disk is full, or a weight exceeds the range of fp16.
+    `half` stores the matrices in fp16 (see `keep_in_half`). Raises UserError if the disk is full, or a weight
+    exceeds the range of fp16.
     """
     encoder.cpu().float().eval().requires_grad_(False)
     if half:
@@ -277,11 +259,8 @@ def downgrade(path: str | Path) -> None:
     A version above 9 becomes 9. The `.debug_pkl` records are removed, as 1.11 does not know their layout.
     Offsets are written where 1.11 reads them (`StoredZip`).
     """
-    with (
-        zipfile.ZipFile(path) as old,
-        replacing(path, durable=False) as temporary,
-        temporary.open("wb") as file,
-    ):
+    temporary = replacing(path, durable=False)
+    with zipfile.ZipFile(path) as old, temporary as place, place.open("wb") as file:
         new = StoredZip(file)
         for record in old.infolist():
             name = record.filename.partition("/")[2]

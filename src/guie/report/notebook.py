@@ -32,9 +32,8 @@ LAST_LINES = 30
 def run(command: str, quiet: bool = False) -> None:
     """Run a command from the repository's root and stream its output.
 
-    The command's stdout becomes the cell's stdout, unless quiet; its stderr (progress bars,
-    warnings) becomes the cell's stderr. Raises RuntimeError with the last lines of stderr if the
-    command fails.
+    Its stdout becomes the cell's, unless quiet, and its stderr (progress bars, warnings) too. Raises
+    RuntimeError with the last lines of stderr if the command fails.
     """
     # Programs of this environment come first, whether it is activated or not.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -69,10 +68,7 @@ def show(figure: Figure, name: str) -> Image:
 
 
 def embedded(model: LoadedModel, table: pd.DataFrame, root: Path) -> np.ndarray:
-    """Return the unit embedding of each row's image (N, D); images seen before come from a cache.
-
-    Raises UserError if an image cannot be read.
-    """
+    """Return the unit embedding of each row's image (N, D), cached. Raises UserError if one is unreadable."""
     features, paths = ROOT / "runs" / SIZE / "features", table["image_path"]
     return unit_vectors(stored_features(make_accelerator(), model, paths, root, features)[:], paths)
 

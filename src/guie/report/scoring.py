@@ -28,11 +28,7 @@ from guie.report.tables import reports_table
 
 
 def score(args: argparse.Namespace, named: Sequence[Protocol]) -> None:
-    """Read, search, write. Raises UserError for an error in the manifest or the embeddings.
-
-    Args:
-        args: the arguments of validate.py.
-    """
+    """Read, search, write, by the arguments of validate.py. Raises UserError for an error in its files."""
     manifest = load_manifest(args.manifest, args.root)
     table = table_of(manifest, args.split, args.texts)
     protocols = [protocol.over(table) for protocol in named]
@@ -54,7 +50,12 @@ def search(
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
-    rerank = rerank_of(args, manifest, table)  # embeds images: after all that can be refused
+    rerank = Rerank(methods_of(args.rerank))
+    if LOCAL in rerank.methods:  # embeds images: after all that can be refused
+        # Imported here, as the other methods need no torch.
+        from guie.evaluation.patches import embed_patches
+
+        rerank = Rerank(rerank.methods, embed_patches(args.model, manifest, table))
     options = {"quirks": args.quirk, "rerank": rerank, "grades": grades}
 
     def work(store: ScoreStore | None) -> None:
@@ -88,17 +89,6 @@ def search(
         # Those of a merged index, the most that any protocol compares
         pairs=queries * indexed * len(arrays) * len(protocols),
     )
-
-
-def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Rerank:
-    """Return how rankings are corrected, with the patches of all images for `local`."""
-    methods = methods_of(args.rerank)
-    if LOCAL not in methods:
-        return Rerank(methods)
-    # Imported here, as the other methods need no torch.
-    from guie.evaluation.patches import embed_patches
-
-    return Rerank(methods, embed_patches(args.model, manifest, table))
 
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:

@@ -9,6 +9,12 @@ from guie.evaluation.protocols.base import HARMONIC, Protocol
 
 MEANS = "mean: over domains, each counts once; pooled: over all queries"
 
+OVER_ALL = {
+    "mean": "mean over domains",
+    "pooled": "all queries",
+    "public": "public 30 %",
+    "private": "private 70 %",
+}
 COLUMNS = {
     "r_at_1": "R@1",
     "mmp_at_5": "mMP@5",
@@ -37,63 +43,52 @@ def report_table(report: Mapping[str, Any]) -> str:
     for name, scores in domains.items():
         counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
         lines.append(_line(name, scores, columns, width) + counts)
-    for name in ("mean", "pooled", "public", "private"):
+    for name in OVER_ALL:
         if name in report:
             lines.append(_line(name, report[name], columns, width))
     if "pooled" in report:
         lines.append(MEANS)
-    harmonic = [
-        f"{COLUMNS[key]} {report['mean'][f'harmonic_{key}']:.4f}"
-        for key in HARMONIC
-        if f"harmonic_{key}" in report["mean"]
-    ]
+    means = {key: report["mean"].get(f"harmonic_{key}") for key in HARMONIC}
+    harmonic = [f"{COLUMNS[key]} {mean:.4f}" for key, mean in means.items() if mean is not None]
     if harmonic:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
     dimension = f", {report['dimension']}-D" if "dimension" in report else ""
     lines.append(f"{report['index']} index{dimension}")
-    if report.get("intervals", {}).get("mean"):
-        lines.append(_intervals(report))
-    return "\n".join(lines)
-
-
-def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
-    """Format title, headline and the table of each part."""
-    headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
-    lines = [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
-    if report["quirks"]:
-        lines.append(f"  with quirks: {', '.join(report['quirks'])}")
-    if protocol.note:
-        lines.append(f"  {protocol.note}")
-    for name, part in report["parts"].items():
-        lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
+    found = report.get("intervals", {})
+    if found.get("mean"):
+        intervals = [
+            f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
+            for key, (low, high) in found["mean"].items()
+            if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
+        ]
+        level = f"{100 * found['level']:g} % intervals"
+        title = f"mean over domains, {level} by {found['draws']:,} bootstrap samples of classes"
+        lines.append(f"{title}: {', '.join(intervals)}")
     return "\n".join(lines)
 
 
 def reports_table(
     protocols: Sequence[Protocol], reports: Sequence[Mapping[str, Any]], plain: bool
 ) -> str:
-    """Format all reports of one model, verdicts against others last.
+    """Format all reports of one model: title, headline, a table for each part, verdicts.
 
-    If `plain`, show only the first part of each protocol.
+    If `plain`, show only the table of the first part, and the verdicts.
     """
-    shown = []
+    lines = []
     for protocol, report in zip(protocols, reports, strict=True):
-        (one, *_) = report["parts"].values()
-        shown.append(report_table(one) if plain else protocol_table(protocol, report))
-        shown += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
-    return "\n".join(shown)
-
-
-def _intervals(report: Mapping[str, Any]) -> str:
-    found = report["intervals"]
-    message = [
-        f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
-        for key, (low, high) in found["mean"].items()
-        if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
-    ]
-    level, draws = 100 * found["level"], found["draws"]
-    title = f"mean over domains, {level:g} % intervals by {draws:,} bootstrap samples of classes"
-    return f"{title}: {', '.join(message)}"
+        if plain:
+            lines.append(report_table(next(iter(report["parts"].values()))))
+        else:
+            headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
+            lines += [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
+            if report["quirks"]:
+                lines.append(f"  with quirks: {', '.join(report['quirks'])}")
+            if protocol.note:
+                lines.append(f"  {protocol.note}")
+            for name, part in report["parts"].items():
+                lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
+        lines += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
+    return "\n".join(lines)
 
 
 def metric_title(key: str) -> str:

@@ -46,16 +46,10 @@ class Effect:
     smallest: float = math.nan  # difference that three seeds, or all if more, could show
 
 
-def read_claims(path: Path) -> list[ClaimConfig]:
-    """Read the claims. Raises UserError with one line per error."""
-    return load_config(path, ClaimsConfig).claims
-
-
 def verdict(effect: Effect | None, direction: str) -> str:
     """Return held, not held, undecided or ours alone, by the rule above; `not run` without an effect.
 
-    Args:
-        direction: the row that the source puts above: `row`, `against` or `none`.
+    `direction` is the row that the source puts above: `row`, `against` or `none`.
     """
     if effect is None:
         return "not run"
@@ -85,8 +79,8 @@ def effect_of(claim: ClaimConfig, plan: Plan, status: StudyStatus) -> Effect | N
         return None
     squares, covered = 0.0, []
     if metric == "R@1" and where in ("test", "unseen"):  # records have no classes of val
-        seeds = list(difference_S.index)
-        one, other = (_hits(row, seeds, where, claim, plan, status) for row in rows)
+        both = list(difference_S.index)
+        one, other = (_hits(row, both, where, claim, plan, status) for row in rows)
         if one and other:
             squares += stats.norm.ppf((1 + LEVEL) / 2) ** 2 * class_variance(one, other)
             covered.append("classes")
@@ -97,15 +91,9 @@ def effect_of(claim: ClaimConfig, plan: Plan, status: StudyStatus) -> Effect | N
         squares += _square_of_seeds(difference_S.var(), len(difference_S))
         covered.append("seeds")
     value, half = difference_S.mean(), math.sqrt(squares) if covered else math.nan
-    return Effect(
-        (rows[0].name, rows[1].name),
-        len(difference_S),
-        value,
-        value - half,
-        value + half,
-        " and ".join(covered),
-        half if len(difference_S) >= SEEDS else smallest,
-    )
+    smallest = half if len(difference_S) >= SEEDS else smallest
+    names, seeds = (rows[0].name, rows[1].name), len(difference_S)
+    return Effect(names, seeds, value, value - half, value + half, " and ".join(covered), smallest)
 
 
 def _square_of_seeds(variance: float, seeds: int) -> float:
@@ -155,8 +143,7 @@ def _hits(
 ) -> Hits | None:
     """Return each domain's hits, their mean over the seeds, or None where a record has no classes.
 
-    Args:
-        where: `unseen` takes each left-out domain from the run that did not train on it.
+    `unseen` takes each left-out domain from the run that did not train on it.
     """
     folds = row.folds if where == "unseen" else {None: [claim.domain] if claim.domain else None}
     found: dict[str, list[Record]] = {}
@@ -192,10 +179,9 @@ def class_variance(one: Hits, other: Hits) -> float:
 def claims_table(path: Path, headlines: bool = False) -> str:
     """Return the table of claims as Markdown, from the committed results. Raises UserError.
 
-    Args:
-        headlines: only the main claims of the papers; the last line counts all verdicts.
+    `headlines`: only the main claims of the papers; the last line counts all verdicts.
     """
-    claims = read_claims(path)
+    claims = load_config(path, ClaimsConfig).claims
     names = {claim.study for claim in claims}
     studies = {name: as_committed(path.with_name(f"{name}.yaml")) for name in names}
     cells = [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]

@@ -33,26 +33,17 @@ Key = tuple[str, int, str | None]  # row, seed, fold
 
 @dataclass(frozen=True)
 class Job:
-    """One training, one ensemble of rows above, or another evaluation of them, and its test.
-
-    Attributes: `fold` of domains that it leaves out, None for none; `config`, with `${NAME}` not expanded,
-    of an ensemble that of its first member, for the data settings; `needs`, jobs of rows above that give
-    its teachers, members or evaluated models, by their names in the row; `ensemble` and `evaluation`, its
-    config, with models as written.
-    """
+    """One training, one ensemble of rows above, or another evaluation of them, and its test."""
 
     row: str
     seed: int
-    fold: str | None
-    config: RunConfig
+    fold: str | None  # of domains that it leaves out
+    config: RunConfig  # `${NAME}` not expanded; of an ensemble, of its first member, for the data
     study: StudyConfig
+    # Jobs of rows above that give teachers, members or evaluated models, by their names in the row
     needs: Mapping[str, Job] = field(default_factory=dict)
-    ensemble: ComposeConfig | None = None
+    ensemble: ComposeConfig | None = None  # as the next, with models as written
     evaluation: EvaluateConfig | None = None
-
-    @property
-    def key(self) -> Key:
-        return self.row, self.seed, self.fold
 
     @property
     def description(self) -> str:
@@ -74,8 +65,13 @@ class Job:
         if self.evaluation:
             values = self.evaluation.model_dump(**short)
             return {"evaluation": values, "models": needed, "seed": self.seed}
-        own = _without_keys(self.config.model_dump(**short, exclude={"name", "out"}), FREE)
-        return own | {"seed": self.seed} | ({"teachers": needed} if needed else {})
+
+        def without_free(block: dict[str, Any]) -> dict[str, Any]:
+            return {key: item for key, item in block.items() if key not in FREE}
+
+        own = self.config.model_dump(**short, exclude={"name", "out"})
+        more = {"seed": self.seed} | ({"teachers": needed} if needed else {})
+        return rewritten(own, without_free) | more
 
     @cached_property
     def identity(self) -> str:
@@ -102,16 +98,12 @@ def digest(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
-
-    Attributes: `folds`, the domains left out by each fold, empty if it has none; `unseen`, the seeds that
-    are also trained without them.
-    """
+    """A row of the table."""
 
     name: str
     seeds: list[int]
-    folds: dict[str, list[str]]
-    unseen: list[int]
+    folds: dict[str, list[str]]  # domains left out by each, or empty
+    unseen: list[int]  # seeds that are also trained without them
 
     def keys(self, seed: int) -> list[Key]:
         """Return the keys of all jobs of a seed; the first trains on every domain."""
@@ -162,17 +154,17 @@ def read_plan(path: Path) -> Plan:
     common = replace(base, plain={**base.plain, "name": "study"})  # in place of the runs' names
     common = _merged(common, replace(own, plain=rest))
     plan = Plan(path, study, [], {})
-    where = {key: values.location(key) for key in ("protocols", "baseline")}
+    where, known = values.location("protocols"), f"known: {', '.join(PROTOCOLS)}"
     unknown = [name for name in study.protocols if name not in PROTOCOLS]
-    known = f"; known: {', '.join(PROTOCOLS)}"
-    errors = [f"{where['protocols']}: no protocol {name!r}{known}" for name in unknown]
+    errors = [f"{where}: no protocol {name!r}; {known}" for name in unknown]
     for name, config in study.rows.items():
         try:
             _expand(plan, name, config, values.at("rows", name), common)
         except UserError as error:
             errors += str(error).splitlines()
     if not errors and study.baseline not in [None, *(row.name for row in plan.rows)]:
-        errors.append(f"{where['baseline']}: no row {study.baseline!r}; name one of the rows")
+        where = values.location("baseline")
+        errors.append(f"{where}: no row {study.baseline!r}; name one of the rows")
     if errors:
         raise UserError("\n".join(dict.fromkeys(errors)))
     return plan
@@ -188,18 +180,16 @@ def _expand(plan: Plan, name: str, config: RowConfig, own: Values, common: Value
         if any(row.name == other.name for other in plan.rows):
             raise UserError(f"{own.location()}: a second row {row.name!r}; rename one")
         plan.rows.append(row)
-        whole: RunConfig | ComposeConfig
-        if config.compose is None:
-            whole = validated(values, RunConfig, variables=False)
-        else:
-            whole = validated(values, ComposeConfig, variables=False)
+        kind: type[RunConfig | ComposeConfig]
+        kind = RunConfig if config.compose is None else ComposeConfig
+        whole = validated(values, kind, variables=False)
         where = (own if config.evaluate else values).location()
-        for job in _jobs(plan, row, whole, config.evaluate, where):
+        for job in _jobs(plan, row, whole, config, where):
             if first.setdefault(job.identity, row.name) != row.name:
                 both = f"{first[job.identity]!r} and {row.name!r} of its grid are the same run"
                 remedy = "if a stage sets the key, vary it there, as stages.0.lr.classes"
                 raise UserError(f"{own.location()}: {both}; {remedy}")
-            plan.jobs[job.key] = job
+            plan.jobs[job.row, job.seed, job.fold] = job
 
 
 def _points(
@@ -268,16 +258,13 @@ def _filled(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where:
 
 
 def _jobs(
-    plan: Plan,
-    row: Row,
-    whole: RunConfig | ComposeConfig,
-    evaluation: EvaluateConfig | None,
-    where: str,
+    plan: Plan, row: Row, whole: RunConfig | ComposeConfig, own: RowConfig, where: str
 ) -> Iterator[Job]:
     """Yield the jobs of all seeds and folds; jobs of rows above may be teachers, members or models.
 
     Raises UserError for a row above without that seed or fold, or an ensemble of no row above.
     """
+    evaluation = own.evaluate
     if evaluation:
         names = [*evaluation.each().values()]
     elif isinstance(whole, ComposeConfig):
@@ -295,10 +282,12 @@ def _jobs(
                     raise UserError(f"{where}: no member is a row above; for others use compose.py")
                 config = next(iter(needs.values())).config
 
-                def more_left_out(key: str, value: Any, domains: list[str] = left_out) -> Any:
-                    return sorted({*value, *domains}) if key == "leave_out" else value
+                def leave_out(block: dict[str, Any], more: list[str] = left_out) -> dict[str, Any]:
+                    if "leave_out" in block:
+                        block["leave_out"] = sorted({*block["leave_out"], *more})
+                    return block
 
-                values = replaced(whole.model_dump(), more_left_out)
+                values = rewritten(whole.model_dump(), leave_out)
                 ensemble = ComposeConfig.model_validate(values)
                 yield Job(row.name, seed, fold, config, plan.study, needs, ensemble)
             else:
@@ -315,9 +304,8 @@ def _rows_above(
 ) -> dict[str, Job]:
     """Return the models that are runs of rows above, by name: `ROW`, `ROW, seed 2`, or `ROW, seed +2`.
 
-    Without a seed in the name, this seed is used; +2 is this seed and 2. The fold is always this one.
-
-    Raises UserError if a row has no run of that seed or fold.
+    Without a seed in the name, this seed is used; +2 is this seed and 2. The fold is always this one. Raises
+    UserError if a row has no run of that seed or fold.
     """
     rows = {name for name, _, _ in jobs}
     found: dict[str, Job] = {}
@@ -335,16 +323,6 @@ def _rows_above(
     return found
 
 
-def _without_keys(values: Any, keys: set[str]) -> Any:
-    """Return the values without these keys of any mapping in them."""
-    if isinstance(values, dict):
-        return {key: _without_keys(item, keys) for key, item in values.items() if key not in keys}
-    return [_without_keys(item, keys) for item in values] if isinstance(values, list) else values
-
-
-def replaced(values: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
-    """Return nested values, each as `change(key, value)` returns it; in a list, the key is empty."""
-    values = change(key, values)
-    if isinstance(values, dict):
-        return {name: replaced(item, change, name) for name, item in values.items()}
-    return [replaced(item, change) for item in values] if isinstance(values, list) else values
+def rewritten(values: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the values of a config with each mapping in them as `change` returns it, inner ones first."""
+    return json.loads(json.dumps(values), object_hook=change)

@@ -1,7 +1,4 @@
-"""Read and write a study's results with their code version: one job per line of a committed JSON file.
-
-The file is next to the study's config.
-"""
+"""Read and write a study's results with their code version, in the JSON file next to its config."""
 
 from __future__ import annotations
 
@@ -113,16 +110,12 @@ def add_record(path: Path, record: Record) -> None:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """State of a study's jobs, by identity.
-
-    Attributes: `done` and `failed`, which count; `outdated`, results of other code or another manifest,
-    which do not count; `without_job`, how many results belong to no job.
-    """
+    """State of a study's jobs, by identity."""
 
     done: dict[str, Record]
     failed: dict[str, Record]
-    outdated: dict[str, Record]
-    without_job: int
+    outdated: dict[str, Record]  # of other code or another manifest, which do not count
+    without_job: int  # number of results that belong to no job
 
     def of(self, job: Job) -> str:
         """Return the state of a job: done, failed, outdated or missing."""
@@ -133,10 +126,7 @@ class StudyStatus:
 def status_of(plan: Plan, any_code: bool = False) -> StudyStatus:
     """Return which results count, with those of the folder's other studies, which may have the same runs.
 
-    Args:
-        any_code: also count results of an older RESULT_VERSION.
-
-    Raises UserError for a file that is not of results.
+    `any_code` also counts results of an older RESULT_VERSION. Raises UserError as `read_results`.
     """
     jobs = {job.identity: job for job in plan.jobs.values()}
 
@@ -164,10 +154,7 @@ def status_of(plan: Plan, any_code: bool = False) -> StudyStatus:
 
 
 def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
-    """Return a study and its results from any code version, including those of the folder's other studies.
-
-    Its images are not needed. Raises UserError as `read_plan` and `read_results`.
-    """
+    """Return a study and its results from any code version; its images are not needed. Raises UserError."""
     plan = read_plan(study)
     return plan, status_of(plan, any_code=True)
 
@@ -197,10 +184,8 @@ def _hash(file: Path, changed_ns: int) -> str:
 def scores_of_run(job: Job, folder: Path, report: Path) -> Record:
     """Read the record of a finished run: best step, scores on val and test, time and memory.
 
-    Args:
-        report: written by validate.py, with `protocols_` and `val_` reports next to it.
-
-    Raises the errors of reading invalid files.
+    validate.py wrote the report, and `protocols_` and `val_` reports next to it. Raises the errors of reading
+    invalid files.
     """
     scores = json.loads(report.read_text(encoding="utf-8"))
     summary = {"best": None} if job.evaluation else read_summary(folder)
@@ -209,10 +194,17 @@ def scores_of_run(job: Job, folder: Path, report: Path) -> Record:
     test["classes"] = hits_of_classes(report.with_suffix(".csv"))
     if interval := scores.get("intervals", {}).get("mean", {}).get("r_at_1"):
         test["interval"] = [round(end, DIGITS) for end in interval]
-    val: Record | None = best and _val(folder, best["step"])
+    val: Record | None = None
     if job.evaluation:
         on_val = json.loads(report.with_name(f"val_{report.name}").read_text(encoding="utf-8"))
         val = _rounded(on_val["mean"]) | {"domains": _by_domain(on_val["domains"], METRICS[:1])}
+    elif best:
+        lines = read_metrics(folder / METRICS_FILE)
+        line = next(line for line in lines if VAL in line and line["step"] == best["step"])
+        found = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
+        domains = {key.partition("/")[2]: {"r_at_1": found[key]} for key in found if "/" in key}
+        means = [key for key in found if "/" not in key]
+        val = _rounded(found, means) | {"domains": _by_domain(domains, METRICS[:1])}
     record = {"best_step": best and best["step"], "val": val, "test": test}
     costs = ("seconds", "device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
     record |= {key: summary.get(key) for key in costs}
@@ -238,16 +230,6 @@ def hits_of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
         str(domain): {"hits": of_domain["sum"].tolist(), "queries": of_domain["count"].tolist()}
         for domain, of_domain in counts.groupby("domain")
     }
-
-
-def _val(folder: Path, step: int) -> Record:
-    """Return the scores of the best weights: R@1 of each domain, and the means."""
-    lines = read_metrics(folder / METRICS_FILE)
-    line = next(line for line in lines if VAL in line and line["step"] == step)
-    scores = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
-    of_domains = {key for key in scores if "/" in key}
-    domains = {key.partition("/")[2]: {"r_at_1": round(scores[key], DIGITS)} for key in of_domains}
-    return _rounded(scores, scores.keys() - of_domains) | {"domains": domains}
 
 
 def _by_domain(scores: Mapping[str, Any], keys: Iterable[str] = METRICS) -> Record:

@@ -25,7 +25,7 @@ from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.rows.readable import find_unreadable
-from guie.studies.grid import Job, digest, replaced
+from guie.studies.grid import Job, digest, rewritten
 from guie.studies.results import Code, Record, code_of, manifest_of, scores_of_run, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.process_guard import Cause, Interrupts
@@ -40,31 +40,25 @@ RESUMED = "== train.py resumes from a checkpoint\n"
 class Failed(Exception):
     """A script failed.
 
-    Attributes: `step`, the script; `error`, its last line without folder names of this machine, as it is
-    committed.
+    Attributes: `record`, the script and its last line without folder names of this machine.
     """
 
     def __init__(self, step: str, error: str):
         error = error.replace(f"{os.getcwd()}/", "")
         error = error.replace(os.environ.get("GUIE_REAL") or "\0", "${GUIE_REAL}")
-        self.step, self.error = step, error.replace(str(Path.home()), "~")[:SHOWN_CHARS]
-        super().__init__(f"{step}: {self.error}")
+        self.record = {"step": step, "error": error.replace(str(Path.home()), "~")[:SHOWN_CHARS]}
+        super().__init__(f"{step}: {self.record['error']}")
 
 
 class Halted(Exception):
     """The study was stopped by a signal."""
 
 
-Outcome = Record | Failed
-
-
 class Children:
-    """The running scripts; any thread may start one and wait for it. A thread's scripts use one GPU.
+    """The running scripts, each with its cores; any thread may start one and wait for it.
 
-    Args:
-        cores: of each script.
-        lock: descriptor of the lock file, which the scripts keep open, so they hold its lock too. If the
-            study is killed, the next one waits until they have saved and ended.
+    A thread's scripts use one GPU. They keep the descriptor `lock` open, so they hold its file's lock too: if
+    the study is killed, the next one waits until they have saved and ended.
     """
 
     def __init__(self, cores: int, lock: int | None = None):
@@ -148,29 +142,24 @@ def gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Runner:
-    """Trains, tests and records the jobs of a study, several at once in threads.
+    """Trains, tests and records the jobs of a study, several at once in threads."""
 
-    Attributes: `out`, folder of the runs, with shared caches; `code`, version at the start of the study.
-    """
-
-    out: Path
+    out: Path  # folder of the runs, with shared caches
     children: Children
-    code: Code
+    code: Code  # at the start of the study
     _training: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def run_all(
         self,
         jobs: Sequence[Job],
         parallel: int,
-        save: Callable[[Job, Outcome], None],
+        save: Callable[[Job, Record], None],
         interrupts: Interrupts,
     ) -> bool:
         """Run the jobs in order, each in a thread; return False if a signal stopped them.
 
-        Args:
-            save: called in this thread when a job ends.
-
-        Raises what `run` and `save` raise, after all running jobs have ended.
+        `save` is called in this thread when a job ends. Raises what `run` and `save` raise, after all running
+        jobs have ended.
         """
         bar = tqdm(total=len(jobs), desc="runs", unit="run")
         with ThreadPoolExecutor(parallel) as pool, bar:
@@ -196,26 +185,26 @@ class Runner:
                 raise
         return not running
 
-    def run(self, job: Job) -> Outcome:
-        """Train and test a job, resuming an earlier attempt; return its record, or how it failed.
+    def run(self, job: Job) -> Record:
+        """Train and test a job, resuming an earlier attempt; return its record, or that of a failure.
 
         Raises Halted; UserError if the code changed since the study started.
         """
         self._refuse_changed_code()
         made = stamp(job, self.code)  # of the data as it is now, even if it changes during the run
         try:
-            outcome: Outcome = made | self._run(job)
+            found = self._run(job)
         except Failed as failed:
-            outcome = failed
+            found = failed.record
         except UserError as error:
-            outcome = Failed("study.py", str(error).splitlines()[0])
+            found = Failed("study.py", str(error).splitlines()[0]).record
         except OSError as error:
-            outcome = Failed("study.py", f"{error.filename}: {error.strerror}")
+            found = Failed("study.py", f"{error.filename}: {error.strerror}").record
         except (ValueError, KeyError, StopIteration):
             remedy = "its files are not those of a run; delete the folder"
-            outcome = Failed("study.py", f"{self.folder(job)}: {remedy}")
+            found = Failed("study.py", f"{self.folder(job)}: {remedy}").record
         self._refuse_changed_code()
-        return outcome
+        return made | found
 
     def _run(self, job: Job) -> Record:
         folder = self.train(job)
@@ -258,13 +247,15 @@ class Runner:
                 remove_own(folder, WRITTEN)  # remains of a killed process
             cores = self.children.cores
 
-            def placed(key: str, value: Any) -> Any:
-                if key == "workers" and value is None:
-                    return cores
-                is_model = key in ("model", "start_from") and isinstance(value, str)
-                return folders.get(value, value) if is_model else value
+            def placed(block: dict[str, Any]) -> dict[str, Any]:
+                if block.get("workers", 0) is None:
+                    block["workers"] = cores
+                for key in ("model", "start_from"):
+                    if isinstance(name := block.get(key), str):
+                        block[key] = folders.get(name, name)
+                return block
 
-            config = replaced((job.ensemble or job.config).model_dump(), placed)
+            config = rewritten((job.ensemble or job.config).model_dump(), placed)
             config |= {"name": folder.name, "out": str(self.out)}
             path = Path(f"{folder}.yaml")
             write_text(path, to_yaml(config))
@@ -279,7 +270,12 @@ class Runner:
         own = test if test.manifest else job.config.data
         images = ["--manifest", expanded(str(own.manifest), "test.manifest")]
         images += ["--root", expanded(own.root, "test.root")] if own.root else []
-        reduced = self._reduction(job, folder, images)
+        reduced: list[str] = []
+        if job.evaluation and (reduce := job.evaluation.reduce):
+            reduced = ["--reduce", reduce, "--dim", str(job.evaluation.dim)]
+            reduced += ["--seed", str(job.seed)] if reduce == "random" else []
+            if reduce in FITTED:
+                reduced += self._embed(job, folder, "train", images, "--fit")
         on_val = self._embed(job, folder, "val", images) if job.evaluation else []
         on_test = self._embed(job, folder, test.split, images)
 
@@ -320,25 +316,14 @@ class Runner:
             return [option or "--embeddings", *files]
         return ["--specialists", *files, "--join", how.join]
 
-    def _reduction(self, job: Job, folder: Path, images: Sequence[str]) -> list[str]:
-        """Return validate.py's arguments for the reduction of an evaluation, if it has one."""
-        how = job.evaluation
-        if how is None or how.reduce is None:
-            return []
-        words = ["--reduce", how.reduce, "--dim", str(how.dim)]
-        words += ["--seed", str(job.seed)] if how.reduce == "random" else []
-        fitted = how.reduce in FITTED
-        return words + (self._embed(job, folder, "train", images, "--fit") if fitted else [])
-
     def _script(self, folder: Path, script: str, *words: object) -> None:
         self.children.run(SCRIPTS / script, words, Path(f"{folder}.log"))
 
     def _refuse_changed_code(self) -> None:
         if code_of() != self.code:
-            raise UserError(
-                "src/ was changed, or another commit checked out, since the study started; run the"
-                " same command again to run the other jobs with the current code"
-            )
+            wrong = "src/ was changed, or another commit checked out, since the study started"
+            remedy = "run the same command again to run the other jobs with the current code"
+            raise UserError(f"{wrong}; {remedy}")
 
 
 def _options(values: Mapping[str, Any]) -> list[Any]:

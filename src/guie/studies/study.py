@@ -12,8 +12,8 @@ from tqdm import tqdm
 from guie.base.files import held, replacing, write_text
 from guie.report.figures import seed_dots
 from guie.studies.grid import Job, Plan
-from guie.studies.results import StudyStatus, add_record, code_of, read_results, stamp, status_of
-from guie.studies.runner import Children, Failed, Outcome, Runner, cores_of_each, decode_images
+from guie.studies.results import Record, StudyStatus, add_record, code_of, read_results, status_of
+from guie.studies.runner import Children, Runner, cores_of_each, decode_images
 from guie.studies.table import by_seed, decimal, ordered, rendered, scores, summary, write_between
 from guie.training.process_guard import Interrupts
 
@@ -55,14 +55,12 @@ def run_missing(plan: Plan, jobs: Sequence[Job], folder: Path, args: argparse.Na
     """Run what is missing; return 0, or the exit code of a signal. Raises UserError."""
     code, results = code_of(), plan.results
 
-    def save(job: Job, outcome: Outcome) -> None:
-        if isinstance(outcome, Failed):
-            failure = {"step": outcome.step, "error": outcome.error}
-            add_record(results, stamp(job, code) | failure)
-            say(f"{job.description}: failed: {outcome}")
+    def save(job: Job, record: Record) -> None:
+        add_record(results, record)
+        if "error" in record:
+            say(f"{job.description}: failed: {record['step']}: {record['error']}")
         else:
-            add_record(results, outcome)
-            say(f"{job.description}: test R@1 {decimal(outcome['test']['r_at_1'])}")
+            say(f"{job.description}: test R@1 {decimal(record['test']['r_at_1'])}")
         write_text(folder / "table.md", rendered(plan, status_of(plan, args.any_code)))
 
     used = f"{folder}: another study.py uses this folder"

@@ -13,8 +13,8 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.evaluation.protocols.catalogue import PROTOCOLS
-from guie.studies.grid import Job, Plan, Row
-from guie.studies.results import METRICS, UNKNOWN, Code, Record, StudyStatus
+from guie.studies.grid import Plan, Row
+from guie.studies.results import METRICS, UNKNOWN, Code, StudyStatus
 
 SCORES = [f"{where} {metric}" for where in ("val", "test", "unseen") for metric in METRICS]
 COMPARED = "test r_at_1"
@@ -39,26 +39,25 @@ def scores(plan: Plan, status: StudyStatus) -> pd.DataFrame:
     `unseen` is the mean over the left-out domains, each scored with the run that did not train on it. It is
     NaN while one of these runs is missing. Raises UserError if the test lacks such a domain.
     """
+    lines = []
+    for row, seed in [(one, seed) for one in plan.rows for seed in one.seeds]:
+        runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
+        whole = runs.pop(None) or {}
+        line = {"row": row.name, "seed": seed}
+        line |= {key: whole.get(key) for key in ("seconds", *COSTS)}
+        for where in ("val", "test"):
+            found = whole.get(where) or {}
+            line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
+            line |= dict(zip(INTERVAL, found.get("interval", ()), strict=False))
+        if row.folds and len(runs) == len(row.folds) and all(runs.values()):
+            line |= _unseen(plan, row, runs)
+        reports = whole.get("protocols", {})
+        for column, (protocol, title) in headlines(plan).items():
+            line[column] = reports.get(protocol, {}).get(title)
+        lines.append(line)
     columns = [*SCORES, *INTERVAL, "seconds", *COSTS, *headlines(plan)]
-    lines = [_scores(plan, row, seed, status) for row in plan.rows for seed in row.seeds]
     table = pd.DataFrame(lines, columns=["row", "seed", *columns])
     return table.astype(dict.fromkeys(columns, float))
-
-
-def _scores(plan: Plan, row: Row, seed: int, status: StudyStatus) -> dict[str, Any]:
-    runs = {key[-1]: status.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
-    whole = runs.pop(None) or {}
-    line = {"row": row.name, "seed": seed} | {key: whole.get(key) for key in ("seconds", *COSTS)}
-    for where in ("val", "test"):
-        found = whole.get(where) or {}
-        line |= {f"{where} {metric}": found.get(metric) for metric in METRICS}
-        line |= dict(zip(INTERVAL, found.get("interval", ()), strict=False))
-    if row.folds and len(runs) == len(row.folds) and all(runs.values()):
-        line |= _unseen(plan, row, runs)
-    reports = whole.get("protocols", {})
-    for column, (protocol, title) in headlines(plan).items():
-        line[column] = reports.get(protocol, {}).get(title)
-    return line
 
 
 def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, float]:
@@ -174,7 +173,11 @@ def _cells(
     for where in ("val", "test", *(["unseen"] if plan.folds() else [])):
         cells[f"{where} R@1 / mMP@5"] = _score(plan, status, row, line, where)
     if study.baseline:
-        gain = "" if row.name == study.baseline else _gain(line)
+        gain = "" if row.name == study.baseline else "no seed in common"
+        if gain and not math.isnan(line["gain"]):
+            gain = _spread(line, "gain", sign=True)
+            if 1 < line["pairs"] < line["seeds"]:
+                gain += f" ({line['pairs']:.0f} pairs)"
         cells[f"test R@1 against {_escaped(study.baseline)}"] = gain
     if study.intervals:  # for several seeds, the mean of its ends
         low, high = (line[key] for key in INTERVAL)
@@ -208,13 +211,6 @@ def _spread(line: pd.Series, key: str, sign: bool = False) -> str:
     return mean if math.isnan(deviation) else f"{mean} ± {decimal(deviation)}"
 
 
-def _gain(line: pd.Series) -> str:
-    if math.isnan(line["gain"]):
-        return "no seed in common"
-    pairs = f" ({line['pairs']:.0f} pairs)" if 1 < line["pairs"] < line["seeds"] else ""
-    return _spread(line, "gain", sign=True) + pairs
-
-
 def _notes(plan: Plan, status: StudyStatus) -> Iterator[str]:
     """Yield the paragraphs below the table."""
     test = plan.study.test
@@ -228,38 +224,32 @@ def _notes(plan: Plan, status: StudyStatus) -> Iterator[str]:
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     identities = {job.identity for job in plan.jobs.values()}
     used = [record for identity, record in status.done.items() if identity in identities]
-    yield " ".join([*words, *_versions(used)])
-    for reason, title in REASONS.items():
-        found = [job for job in plan.jobs.values() if status.of(job) == reason]
-        named = "; ".join(_escaped(_described(job, status)) for job in found[:NAMED])
-        more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        if found:
-            yield f"{title}, {len(found)} of {len(plan.jobs)} runs: {named}{more}."
-    if status.without_job:
-        left = "results of configs that are not in the study, or no longer, are left out."
-        yield f"{status.without_job} {left}"
-
-
-def _described(job: Job, status: StudyStatus) -> str:
-    """Return a job without a result that counts, and what is known of it."""
-    if failure := status.failed.get(job.identity):
-        return f"{job.description} ({failure['step']}: {failure['error']})"
-    if old := status.outdated.get(job.identity):
-        return f"{job.description} (commit {old['commit'][:7]})"
-    return job.description
-
-
-def _versions(used: list[Record]) -> Iterator[str]:
-    """Yield the commit and device of the runs, or how many runs have which."""
     commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
     devices = Counter(record["device"] for record in used if record.get("device"))
     several = {"Code": "Code of more than one commit", "Trained on": "Trained on"}
     for title, runs in (("Code", commits), ("Trained on", devices)):
         if len(runs) == 1 and set(runs) != {UNKNOWN[:7]}:
-            yield f"{title}: {next(iter(runs))}."
+            words.append(f"{title}: {next(iter(runs))}.")
         elif len(runs) > 1:
             counts = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
-            yield f"{several[title]}: {counts}."
+            words.append(f"{several[title]}: {counts}.")
+    yield " ".join(words)
+    for reason, title in REASONS.items():
+        found = []
+        for job in [job for job in plan.jobs.values() if status.of(job) == reason]:
+            known = ""
+            if failure := status.failed.get(job.identity):
+                known = f" ({failure['step']}: {failure['error']})"
+            elif old := status.outdated.get(job.identity):
+                known = f" (commit {old['commit'][:7]})"
+            found.append(_escaped(job.description + known))
+        more = [f"and {len(found) - NAMED} more"] if len(found) > NAMED else []
+        if found:
+            named = "; ".join([*found[:NAMED], *more])
+            yield f"{title}, {len(found)} of {len(plan.jobs)} runs: {named}."
+    if status.without_job:
+        left = "results of configs that are not in the study, or no longer, are left out."
+        yield f"{status.without_job} {left}"
 
 
 def _escaped(text: str) -> str:

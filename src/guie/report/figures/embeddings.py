@@ -17,10 +17,8 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 from guie.report.figures import style
 
-DASHES = ("-", "--", ":", "-.")
 POINTS = 300  # of a curve
 MAX_POINTS = 1500  # so that t-SNE takes seconds
-VAL = "val_r_at_1"
 COLUMNS = 4  # panels in a row
 LEFT, GAP, ROW = 0.35, 0.3, 1.42  # of a gallery, in thumbnails
 NAME_CHARS = 15  # as wide as a thumbnail
@@ -30,17 +28,13 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     """Draw one panel per `panel`, with a curve for each `line` (colour) and `dash` (stroke).
 
     Densities are Gaussian kernel estimates (Scott's rule), so they extend slightly beyond the
-    smallest and largest value.
-
-    Args:
-        values: one value per row, in columns `value`, `panel`, `line`, `dash`; NaN is ignored.
-        name: label of the horizontal axis.
-        mark: position of a vertical line in each panel, such as 1 for a ratio.
+    smallest and largest value. `name` is that of `value`; `mark` draws a vertical line in each panel, such as
+    1 for a ratio. NaN is ignored.
     """
     values = values.dropna(subset=["value"])
     panels = list(dict.fromkeys(values["panel"]))
     colors = dict(zip(dict.fromkeys(values["line"]), style.PALETTE, strict=False))
-    dashes = dict(zip(dict.fromkeys(values["dash"]), DASHES, strict=False))
+    dashes = dict(zip(dict.fromkeys(values["dash"]), style.DASHES, strict=False))
     figure = style.new_figure(3.4)
     grid = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
@@ -49,7 +43,12 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
         style.name_axes(axes, name)
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
-            _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
+            drawn, stroke = of_curve["value"].to_numpy(), {"linestyle": dashes[dash]}
+            if len(drawn) < 2 or np.ptp(drawn) == 0:  # a kernel estimate needs some variance
+                axes.axvline(drawn[0], color=colors[line], **stroke)
+            else:
+                density = GaussianKDE(drawn)(span)
+                axes.plot(span, density, color=colors[line], linewidth=1.8, **stroke)
         if mark is not None:
             axes.axvline(mark, color=style.MUTED, linewidth=1, linestyle=":")
     grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
@@ -58,13 +57,6 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     else:
         style.legend_below(figure, colors if len(colors) > 1 else {}, dashes)
     return figure
-
-
-def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash: str) -> None:
-    if len(values) < 2 or np.ptp(values) == 0:  # a kernel estimate needs some variance
-        axes.axvline(values[0], color=color, linestyle=dash)
-        return
-    axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
 
 
 def sample_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -96,9 +88,7 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=style.INK)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color(style.FAINT)
-    handles = [
-        axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
-    ]
+    handles = [axes.scatter([], [], color=c, s=30, label=domain) for domain, c in colors.items()]
     figure.legend(handles=handles, **style.LEGEND_BELOW, ncols=5)
     return figure
 
@@ -106,11 +96,7 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
 def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int = 10) -> Figure:
     """Draw one domain's pictures at their points, framed by class; other classes are grey points.
 
-    Args:
-        xy_N2: a point for each row of `table`.
-        table: image_path and label of one domain's images.
-        root: folder of the images.
-        classes: number of largest classes that are shown as pictures.
+    Only the `classes` largest are shown as pictures; `xy_N2` has a point for each row of `table`.
     """
     largest = table["label"].value_counts().index[:classes]
     colors = dict(zip(largest, style.PALETTE, strict=False))
@@ -125,16 +111,15 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
             axes.add_artist(AnnotationBbox(picture, xy, pad=0.05, bboxprops=frame))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(style.FAINT)
-    axes.set_title(f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class",
-                   loc="left", fontsize=10, color=style.MUTED)  # fmt: skip
+    title = f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class"
+    axes.set_title(title, loc="left", fontsize=10, color=style.MUTED)
     return figure
 
 
 def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     """Draw the variances along principal axes, largest first: a panel per domain, a curve per model.
 
-    Args:
-        variances: by domain and model, the results of `guie.evaluation.geometry.spectrum`.
+    They are by domain and model, from `guie.evaluation.geometry.spectrum`.
     """
     models = list(dict.fromkeys(model for of in variances.values() for model in of))
     colors = dict(zip(models, style.PALETTE, strict=False))
@@ -151,13 +136,17 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
 def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
     """Draw val R@1 over steps: a panel per run, a curve per domain, a dot at each maximum.
 
-    Domains that peak long before others overfit while the others still learn (Feng et al., figure 2).
-
-    Args:
-        runs: by name, the result of `guie.training.run_folder.read_metrics`. The panel of a run
-            without validation says so.
+    Domains that peak long before others overfit while the others still learn (Feng et al., figure 2). `runs`
+    are by name, from `guie.training.run_folder.read_metrics`; one without validation says so.
     """
-    tables = {name: _validations(lines) for name, lines in runs.items()}
+    tables = {}  # val R@1; rows are steps, columns are domains
+    for name, lines in runs.items():
+        table = pd.DataFrame([line for line in lines if style.VAL in line])
+        if len(table):
+            table = table.drop_duplicates("step", keep="last").set_index("step")
+            table = table.filter(like=f"{style.VAL}/")
+            table = table.rename(columns=lambda name: name.partition("/")[2])
+        tables[name] = table
     colors = style.domain_colors(domain for table in tables.values() for domain in table)
     figure, panels = _panels([*tables], "step")
     for name, axes in panels.items():
@@ -168,15 +157,6 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             axes.plot(course.idxmax(), course.max(), "o", color=colors[str(domain)], markersize=5)
     style.legend_below(figure, colors)
     return figure
-
-
-def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return val R@1; rows are steps, columns are domains."""
-    table = pd.DataFrame([line for line in lines if VAL in line])
-    if table.empty:
-        return table
-    table = table.drop_duplicates("step", keep="last").set_index("step").filter(like=f"{VAL}/")
-    return table.rename(columns=lambda name: name.partition("/")[2])
 
 
 def _panels(titles: list[str], x: str) -> tuple[Figure, dict[str, Axes]]:
@@ -201,11 +181,8 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
     Neighbours with the query's label have a green frame, others a red one. Faded neighbours are
     after the first min(5, n), where n is the number of positives, and are not counted.
 
-    Args:
-        neighbours: rows of the scorer's `score.neighbours.csv`: query, rank, image_path, distance,
-            relevant, counted; the queries are drawn in this order.
-        table: the manifest's rows of that split: image_path, label, domain.
-        root: folder of the images.
+    `neighbours` are rows of the scorer's `score.neighbours.csv`; the queries keep their order. `table` has
+    the manifest's rows of that split.
     """
     about = table.drop_duplicates("image_path").set_index("image_path")
     colors = style.domain_colors(table["domain"])

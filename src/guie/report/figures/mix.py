@@ -44,8 +44,7 @@ def split_bars(table: pd.DataFrame) -> Figure:
 def funnel(counts: pd.DataFrame) -> Figure:
     """Draw one bar per domain, with a segment for each split and for each rule that dropped images.
 
-    Args:
-        counts: images; rows are domains, columns are splits and dropping rules, in bar order.
+    `counts` are images; rows are domains, columns are splits and dropping rules, in bar order.
     """
     rules = [column for column in counts if column not in SPLIT_COLORS]
     return _stacked({"images": counts}, SPLIT_COLORS | dict(zip(rules, cycle(DROPPED))))
@@ -67,37 +66,33 @@ def _stacked(tables: Mapping[str, pd.DataFrame], colors: Mapping[str, str]) -> F
             axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=style.MUTED)
         axes.margins(x=0.1)
     panels[0].invert_yaxis()
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), **style.LEGEND_BELOW, ncols=len(first.columns)
-    )
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, **style.LEGEND_BELOW, ncols=len(first.columns))
     return figure
 
 
 def stages(left: pd.DataFrame) -> Figure:
     """Draw the images left after each rule: one bar per rule, with its numbers at the right.
 
-    Args:
-        left: name, images, classes and lost (images that the rule dropped); one row per rule.
+    A row of `left` has name, images, classes and lost (images that the rule dropped).
     """
     height = 0.2 + 0.3 * len(left)
     figure = Figure(figsize=(style.WIDTH, height))
     axes = figure.add_axes((0.19, 0.05 / height, 0.49, 1 - 0.1 / height))
     axes.set(xlim=(0, max(1, left["images"].max())), ylim=(len(left) - 0.5, -0.5))
     axes.barh(range(len(left)), left["images"], color=style.ACCENT, height=0.78)
-    axes.set_yticks(
-        range(len(left)), [style.legible(name, 26) for name in left["name"]], fontsize=10
-    )
+    names = [style.legible(name, 26) for name in left["name"]]
+    axes.set_yticks(range(len(left)), names, fontsize=10)
     axes.tick_params(axis="y", length=0, pad=8, labelcolor=style.INK)
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
         right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
         axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=style.INK, **right)
-        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=style.MUTED, **right)
+        right["fontsize"] = 9
+        axes.text(1.19, y, f"in {stage.classes:,} classes", color=style.MUTED, **right)
         if stage.lost:
-            axes.text(
-                1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=style.LOST, **right
-            )
+            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", color=style.LOST, **right)
     return figure
 
 
@@ -119,13 +114,9 @@ class Histogram(NamedTuple):
 
 
 def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
-    """Compute a histogram for each domain, all with the same bins.
+    """Compute a histogram for each domain, all with the bins 1, 2, 3, ..., or 1, 2, 3–4, 5–8, ...
 
-    The bins are 1, 2, 3, ..., or for large classes 1, 2, 3–4, 5–8, ...
-
-    Args:
-        before: images of each class, by domain and label, from `guie.report.pages.class_sizes`.
-        after: the same for the remaining images.
+    Both series are from `guie.report.pages.class_sizes`: images of each class, by domain and label.
     """
     largest = max([1, *(sizes.max() for sizes in (before, after) if len(sizes))])
     ends = np.arange(1, largest + 1) if largest <= SINGLE else 2 ** np.arange(63)
@@ -155,11 +146,7 @@ def size_histogram(histogram: Histogram, color: str) -> Figure:
 
 
 def size_histograms(sizes: pd.Series) -> Figure:
-    """Draw the class sizes of each domain, one panel per domain; heights compare within a panel.
-
-    Args:
-        sizes: images of each class, by domain and label.
-    """
+    """Draw the sizes of classes, by domain and label, one panel per domain; compare heights within one."""
     found = histograms(sizes, sizes)
     colors = style.domain_colors(histogram.domain for histogram in found)
     rows = -(-len(found) // COLUMNS)
@@ -170,9 +157,8 @@ def size_histograms(sizes: pd.Series) -> Figure:
         axes.set_visible(False)
     for axes, histogram in zip(grid, found, strict=False):
         _draw_sizes(axes, histogram, (colors[histogram.domain],))
-        axes.set_title(
-            style.legible(histogram.domain, 26), loc="left", fontsize=10, color=style.INK, pad=14
-        )
+        title = style.legible(histogram.domain, 26)
+        axes.set_title(title, loc="left", fontsize=10, color=style.INK, pad=14)
         axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
     foot = "classes (height) by number of images, up to the number below a bar"
     figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=style.MUTED)
@@ -186,9 +172,8 @@ def _draw_sizes(axes: Axes, histogram: Histogram, colors: Sequence[str]) -> None
     for (side, width), color in zip(sides.items(), colors, strict=True):
         bars = axes.bar(range(len(bins)), [getattr(one, side) for one in bins], width, color=color)
         for bar, one in zip(bars, bins, strict=True):
-            style.tooltip(
-                bar, f"{one.name} images: {one.before:,} classes before, {one.after:,} after"
-            )
+            counts = f"{one.before:,} classes before, {one.after:,} after"
+            style.tooltip(bar, f"{one.name} images: {counts}")
     highest = max(max(one.before, one.after) for one in bins)
     axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, highest))
     axes.set_yticks([0, highest], ["0", _short(highest, 10_000)])
@@ -243,7 +228,6 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
 
     Args:
         table: image_path, heading and note; pictures that belong together are consecutive.
-        root: folder of the images.
         views: number of pictures between two gaps.
         columns: maximum pictures of a heading; the first ones are shown.
     """
@@ -262,16 +246,36 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
 def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     """Draw the score after each step, with one standard error, and the gains of the rejected changes.
 
-    Args:
-        table: the step table of `guie.curation.selection`.
-        metric: name of the maximized metric, for the axes.
+    `table` is the step table of `guie.curation.selection`, `metric` the name of what it maximized.
     """
     taken, rejected = table[table["step"].notna()], table[table["step"].isna()]
     shown = rejected.sort_values("gain", kind="stable").tail(REJECTED_SHOWN)
     figure = style.new_figure(max(3.2, 0.9 + 0.25 * len(shown)))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    _draw_steps(style.tidy(left, f"{metric}, step by step", grid="y"), taken)
-    _draw_gains(style.tidy(right, "gains of rejected changes", grid="x"), shown)
+    style.tidy(left, f"{metric}, step by step", grid="y")
+    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
+    options |= {"ecolor": style.MUTED, "capsize": 3}
+    places = range(1, len(taken) + 1)
+    score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
+    left.errorbar(places, score, yerr=error, **options)
+    left.set_xlim(0.5, max(len(taken), 1) + 0.5)
+    if len(taken) <= STEPS_NAMED:
+        names = [style.legible(change, 24) for change in taken["change"]]
+        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        left.set_xticks(places, names, fontsize=9, **turned)
+    else:
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.name_axes(left, "step")
+
+    style.tidy(right, "gains of rejected changes", grid="x")
+    bars = right.barh(range(len(shown)), shown["gain"], height=0.7)
+    for bar, change, gain in zip(bars, shown["change"], shown["gain"], strict=True):
+        bar.set_facecolor(style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED)
+        style.tooltip(bar, f"{change}: {gain:+.4f}")
+    right.set_yticks(range(len(shown)), [style.legible(change, 24) for change in shown["change"]])
+    right.set_ylim(-0.6, max(len(shown), 1) - 0.4)
+    right.axvline(0, color=style.MUTED, linewidth=1)
+    right.locator_params(axis="x", nbins=4)
     if len(shown) < len(rejected):
         style.name_axes(right, f"the best {REJECTED_SHOWN} of {len(rejected):,}")
     for axes, rows in ((left, taken), (right, shown)):
@@ -280,54 +284,17 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     return figure
 
 
-def _draw_steps(axes: Axes, taken: pd.DataFrame) -> None:
-    options: dict[str, Any] = {"color": style.INK, "marker": "o", "markersize": 4, "linewidth": 1.6}
-    options |= {"ecolor": style.MUTED, "capsize": 3}
-    places = range(1, len(taken) + 1)
-    score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
-    axes.errorbar(places, score, yerr=error, **options)
-    axes.set_xlim(0.5, max(len(taken), 1) + 0.5)
-    if len(taken) <= STEPS_NAMED:
-        names = [style.legible(change, 24) for change in taken["change"]]
-        turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-        axes.set_xticks(places, names, fontsize=9, **turned)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        style.name_axes(axes, "step")
-
-
-def _draw_gains(axes: Axes, rejected: pd.DataFrame) -> None:
-    gains = rejected["gain"].tolist()
-    colors = [
-        style.RIGHT if gain > 0 else style.WRONG if gain < 0 else style.IGNORED for gain in gains
-    ]
-    bars = axes.barh(range(len(gains)), gains, color=colors, height=0.7)
-    for bar, change, gain in zip(bars, rejected["change"], gains, strict=True):
-        style.tooltip(bar, f"{change}: {gain:+.4f}")
-    axes.set_yticks(range(len(gains)), [style.legible(change, 24) for change in rejected["change"]])
-    axes.set_ylim(-0.6, max(len(gains), 1) - 0.4)
-    axes.axvline(0, color=style.MUTED, linewidth=1)
-    axes.locator_params(axis="x", nbins=4)
-
-
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw precision over coverage: the share of kept images that is right, over the share kept.
 
-    Args:
-        rows: of `guie.curation.pseudo_labels.precision_curve`: coverage, precision and at_least, the
-            lower 95 % bound of precision; all from 0 to 1.
+    `rows` are from `guie.curation.pseudo_labels.precision_curve`.
     """
     figure = style.new_figure(2.6, width=6.0)
     axes = style.tidy(figure.subplots(), grid="y")
     table = pd.DataFrame(rows)
-    options: dict[str, Any] = {
-        "color": style.ACCENT,
-        "marker": "o",
-        "markersize": 3,
-        "linewidth": 1.6,
-    }
-    axes.plot(table["coverage"], table["precision"], "-", label="measured", **options)
-    axes.plot(table["coverage"], table["at_least"], "--", label="at least", **options)
+    line: dict[str, Any] = {"color": style.ACCENT, "marker": "o", "markersize": 3}
+    for column, dash, label in (("precision", "-", "measured"), ("at_least", "--", "at least")):
+        axes.plot(table["coverage"], table[column], dash, label=label, linewidth=1.6, **line)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -24,18 +24,14 @@ LOGARITHMIC_FROM = 10  # ratio of the last to the first value that makes an axis
 # Parts of other tasks take the remaining colours of the palette, in the order of the log.
 LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
 OTHER_COLORS = [color for color in style.PALETTE if color not in LR_COLORS.values()]
-DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
-VAL = "val_r_at_1"
 PAD = 16  # above a panel, for the names of the stages
 
 
 def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
     """Draw a group of bars for each domain, one bar per system, with means as dotted lines.
 
-    Args:
-        scores: from 0 to 1; rows are domains, columns are systems. The bars of a single system
-            take the domains' colours.
-        metric: name of the score, used as the axis label.
+    `scores` are from 0 to 1; rows are domains, columns are systems. The bars of a single system take the
+    domains' colours.
     """
     systems = len(scores.columns)
     figure = style.new_figure(0.9 + max(0.3, 0.2 * systems) * len(scores))
@@ -52,9 +48,8 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
     axes.set(xlim=(0, 1.06), ylim=(len(scores) - 0.45, -0.55))
     style.name_axes(axes, metric)
     if systems == 1:
-        axes.set_title(
-            f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=style.MUTED, loc="right"
-        )
+        mean = f"mean {scores.mean().iloc[0]:.3f}"
+        axes.set_title(mean, fontsize=9, color=style.MUTED, loc="right")
     else:
         axes.legend(**ABOVE)
     return figure
@@ -65,8 +60,7 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
 
     Args:
         reports: by system, as `validate.py` writes them, with intervals.
-        key: key of the metric in the reports, such as `r_at_1`.
-        metric: name of the score, used as the axis label.
+        key, metric: key of the metric in the reports, such as `r_at_1`, and its name.
     """
     first = next(iter(reports.values()))
     names = ["mean", *first["domains"]]
@@ -87,9 +81,8 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
     style.name_rows(axes, names)
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.6))
-    style.name_axes(
-        axes, f"{metric}, with {first['intervals']['level']:.0%} intervals over classes"
-    )
+    level = first["intervals"]["level"]
+    style.name_axes(axes, f"{metric}, with {level:.0%} intervals over classes")
     axes.legend(**ABOVE)
     return figure
 
@@ -97,8 +90,7 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
 def confusion(shares: pd.DataFrame) -> Figure:
     """Draw a heat map of the domains of nearest neighbours (columns) by query domain (rows).
 
-    Args:
-        shares: rows sum to 1; rows and columns are domains in the same order.
+    Rows of `shares` sum to 1; rows and columns are domains in the same order.
     """
     figure = style.new_figure(0.8 + 0.42 * len(shares), width=2.2 + 0.62 * len(shares))
     axes = figure.subplots()
@@ -109,8 +101,8 @@ def confusion(shares: pd.DataFrame) -> Figure:
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         text = "" if share == 0 else f"{100 * share:.0f}" if share >= 0.01 else "<1"
         color, weight = (style.MUTED, "normal") if row == column else (style.INK, "bold")
-        options: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-        axes.text(column, row, text, color=color, weight=weight, **options)
+        centre: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(column, row, text, color=color, weight=weight, **centre)
     places = np.arange(len(shares))
     axes.set_xticks(places, shares.columns, rotation=35, ha="left", fontsize=9)
     axes.set_yticks(places, shares.index, fontsize=9)
@@ -124,11 +116,7 @@ def confusion(shares: pd.DataFrame) -> Figure:
 
 
 def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Figure:
-    """Draw one named dot per submission, and the line on which both scores are equal.
-
-    Args:
-        points: name, local score, leaderboard score.
-    """
+    """Draw a dot per submission (name, local score, leaderboard score), and the line of equal scores."""
     figure = style.new_figure(5.0, 5.5)
     axes = style.tidy(figure.subplots(), "Does the local score predict the leaderboard score?")
     scores = [score for _, *pair in points for score in pair]
@@ -146,8 +134,7 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
     """Draw one panel per score, with a line of dots for each row; rows without a run say so.
 
     Args:
-        values: by score, a table whose columns are seeds and whose first row is drawn on top; NaN
-            for a missing run. All tables have the same rows.
+        values: by score, a table of the same rows whose columns are seeds; NaN for a missing run.
         baseline: the row whose mean is drawn as a vertical line.
     """
     rows = next(iter(values.values())).index
@@ -159,33 +146,26 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
         if baseline is not None and table.loc[baseline].notna().any():
             axes.axvline(table.loc[baseline].mean(), color=style.MUTED, linewidth=1, linestyle=":")
         for y, (row, of_seeds) in enumerate(table.iterrows()):
-            _draw_seeds(axes, y, str(row), of_seeds.dropna(), row == baseline)
+            scores = of_seeds.dropna()
+            if scores.empty:
+                words: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+                axes.text(0.01, y, "no run", fontsize=8, color=style.MUTED, **words)
+                continue
+            color, mean = style.INK if row == baseline else style.ACCENT, scores.mean()
+            if len(scores) > 1:
+                axes.scatter(scores, [y] * len(scores), s=10, color=color, alpha=0.45, linewidths=0)
+                axes.hlines(y, mean - scores.std(), mean + scores.std(), color=color)
+            marker = "D" if row == baseline else "o"
+            dot = axes.scatter([mean], [y], s=30, color=color, marker=marker)
+            seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in scores.items())
+            style.tooltip(dot, f"{row}: {mean:.3f} ({seeds})")
     panels[0].set_yticks(range(len(rows)), [style.legible(row, 44) for row in rows])
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     return figure
 
 
-def _draw_seeds(axes: Axes, y: int, row: str, scores: pd.Series, baseline: bool) -> None:
-    if scores.empty:
-        inside = axes.get_yaxis_transform()
-        axes.text(0.01, y, "no run", transform=inside, va="center", fontsize=8, color=style.MUTED)
-        return
-    color, mean = style.INK if baseline else style.ACCENT, scores.mean()
-    if len(scores) > 1:
-        axes.scatter(scores, [y] * len(scores), s=10, color=color, alpha=0.45, linewidths=0)
-        axes.hlines(y, mean - scores.std(), mean + scores.std(), color=color)
-    dot = axes.scatter([mean], [y], s=30, color=color, marker="D" if baseline else "o")
-    seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in scores.items())
-    style.tooltip(dot, f"{row}: {mean:.3f} ({seeds})")
-
-
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
-    """Draw a heat map centred at 0, blue below and red above; for example prompts by domain.
-
-    Args:
-        values: any numbers.
-        rows, columns: the axis labels.
-    """
+    """Draw a heat map centred at 0, blue below and red above; `rows` and `columns` name the axes."""
     figure = style.new_figure(1.2 + 0.3 * len(values))
     axes = figure.subplots()
     most = float(np.abs(values.to_numpy()).max()) or 1.0
@@ -200,15 +180,10 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
 
 
 def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) -> Figure:
-    """Draw a line for each column over a setting, and their mean in bold.
+    """Draw a line for each column over a setting, and optionally their mean in bold.
 
-    Example: R@1 of each domain over the image size.
-
-    Args:
-        values: rows are values of the setting, ascending numbers; columns are domains or methods.
-        metric, over: the axis labels. The setting's axis is logarithmic if its last value is at
-            least LOGARITHMIC_FROM times the first.
-        mean: draw the mean of the columns.
+    The rows of `values` are values of the setting, ascending numbers; columns are domains or methods. The
+    setting's axis is logarithmic if its last value is at least LOGARITHMIC_FROM times the first.
     """
     figure = style.new_figure(4.2)
     axes = style.tidy(figure.subplots(), grid="y")
@@ -216,9 +191,8 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
     for name, column in values.items():
         axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
     if mean:
-        axes.plot(
-            values.index, values.mean(axis=1), "o-", color=style.INK, linewidth=2.6, label="mean"
-        )
+        means = values.mean(axis=1)
+        axes.plot(values.index, means, "o-", color=style.INK, linewidth=2.6, label="mean")
     if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
         axes.set_xscale("log", base=2)
     axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
@@ -231,10 +205,8 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
 def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     """Draw loss, training accuracy, learning rates and val R@1 over steps, divided into stages.
 
-    Args:
-        lines: the result of `guie.training.run_folder.read_metrics`: "step" and "stage" in every
-            line; "loss", "accuracy" and "lr_<part>" in training lines, "val_r_at_1" and
-            "val_r_at_1/<domain>" in validation lines.
+    `lines` are from `guie.training.run_folder.read_metrics`: step and stage in every line; loss, accuracy and
+    lr_<part> in training lines; val_r_at_1 and val_r_at_1/<domain> in validation lines.
     """
     table = pd.DataFrame(lines).set_index("step")
     figure = style.new_figure(5.4)
@@ -245,12 +217,34 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     _line(loss, table["loss"], style.INK)
     _line(accuracy, table["accuracy"], style.INK)
     accuracy.set_ylim(0, 1)
-    _draw_rates(rates, table)
-    _draw_validation(val, table)
+    rates.set_yscale("log")
+    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
+    colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
+    for key, dash in zip(keys, cycle(style.DASHES)):  # several parts often have the same rate
+        rate, color = table[key], (colors | LR_COLORS)[key]
+        _line(rates, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
+    top = table[keys].max().max()
+    # Else the last steps of a cosine schedule would compress the rest
+    rates.set_ylim(1e-4 * top, 2 * top)
+    rates.legend(fontsize=8, frameon=False)
+    domains = [column.partition("/")[2] for column in table if column.startswith(f"{style.VAL}/")]
+    for domain, color in style.domain_colors(domains).items():
+        _line(val, table[f"{style.VAL}/{domain}"], color, width=1, label=domain)
+    if style.VAL in table:
+        _line(val, table[style.VAL], style.INK, width=2.6, label="mean")
+        val.set_ylim(0, 1)
+        val.legend(**BESIDE, fontsize=7)
+    else:
+        style.write_inside(val, "no val split")
     for axes in (rates, val):
         style.name_axes(axes, "step")
-    for axes in (loss, accuracy, rates, val):
-        _name_stages(axes, table["stage"])
+    spans = table["stage"].reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
+    words: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": style.MUTED}
+    for axes in (loss, accuracy, rates, val) if len(spans) > 1 else ():
+        for name, span in spans.iterrows():
+            axes.axvline(span["max"], color=style.MUTED, linewidth=1, linestyle=":")
+            middle = (span["min"] + span["max"]) / 2
+            axes.text(middle, 1.01, str(name), transform=axes.get_xaxis_transform(), **words)
     return figure
 
 
@@ -259,39 +253,3 @@ def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwarg
     series = series.dropna()
     marker = "o" if len(series) < 30 else None
     axes.plot(series, color=color, linewidth=width, marker=marker, markersize=3, **kwargs)
-
-
-def _draw_rates(axes: Axes, table: pd.DataFrame) -> None:
-    axes.set_yscale("log")
-    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
-    colors = dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS)))
-    for key, dash in zip(keys, cycle(DASHES)):
-        rate, color = table[key], (colors | LR_COLORS)[key]
-        _line(axes, rate.where(rate > 0), color, label=key.removeprefix("lr_"), linestyle=dash)
-    top = table[keys].max().max()
-    # Else the last steps of a cosine schedule would compress the rest
-    axes.set_ylim(1e-4 * top, 2 * top)
-    axes.legend(fontsize=8, frameon=False)
-
-
-def _draw_validation(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw val R@1 of each domain, and the mean over domains in bold."""
-    domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
-    for domain, color in style.domain_colors(domains).items():
-        _line(axes, table[f"{VAL}/{domain}"], color, width=1, label=domain)
-    if VAL in table:
-        _line(axes, table[VAL], style.INK, width=2.6, label="mean")
-        axes.set_ylim(0, 1)
-        axes.legend(**BESIDE, fontsize=7)
-    else:
-        style.write_inside(axes, "no val split")
-
-
-def _name_stages(axes: Axes, stage: pd.Series) -> None:
-    """Draw a dotted line at the end of each stage, and the stage names above the panel."""
-    spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
-    options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": style.MUTED}
-    for name, span in spans.iterrows() if len(spans) > 1 else ():
-        axes.axvline(span["max"], color=style.MUTED, linewidth=1, linestyle=":")
-        middle = (span["min"] + span["max"]) / 2
-        axes.text(middle, 1.01, str(name), transform=axes.get_xaxis_transform(), **options)

@@ -28,9 +28,11 @@ ACCENT, LOST, BEFORE = "#2a73b8", "#b3400a", "#c9cdd0"
 RIGHT, WRONG, IGNORED = "#1a9641", "#d7191c", "#bbbbbb"
 WIDTH = 9.0  # inches: 900 px at 100 dpi, the width of a README
 LEGEND_BELOW: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
+DASHES = ("-", "--", ":", "-.")
+VAL = "val_r_at_1"  # in the log of a run
 TOOLTIP = "tooltip:"
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-THUMBNAIL_PX = 96
+THUMBNAIL_PX, SIDE = 96, 0.94  # of a picture, in pixels and in units of the canvas
 
 
 def domain_colors(domains: Iterable[str]) -> dict[str, str]:
@@ -76,10 +78,8 @@ def legend_below(
 ) -> None:
     """Add a legend below all panels: a line for each colour, then for each stroke."""
     lines = [Line2D([], [], color=color, label=legible(name)) for name, color in colors.items()]
-    lines += [
-        Line2D([], [], color=INK, linestyle=dash, label=legible(name))
-        for name, dash in (dashes or {}).items()
-    ]
+    for name, dash in (dashes or {}).items():
+        lines.append(Line2D([], [], color=INK, linestyle=dash, label=legible(name)))
     figure.legend(handles=lines, **LEGEND_BELOW, ncols=6 if dashes else 5)
 
 
@@ -115,22 +115,16 @@ def thumbnail(path: Path, side_px: int = THUMBNAIL_PX) -> np.ndarray:
 
 
 def place(
-    axes: Axes,
-    picture: np.ndarray,
-    x: float,
-    y: float,
-    frame: str | None = None,
-    faded: bool = False,
-    side: float = 0.94,
+    axes: Axes, picture: np.ndarray, x: float, y: float, frame: str = "", faded: bool = False
 ) -> None:
     """Draw a picture with its upper left corner at (x, y), optionally framed or faded to grey."""
     if faded:
         grey = picture.mean(axis=2, keepdims=True).repeat(3, axis=2)
         picture = (0.35 * grey + 0.65 * 255).astype(np.uint8)
-    box = (x, x + side, y + side, y)
+    box = (x, x + SIDE, y + SIDE, y)
     axes.imshow(picture, extent=box, aspect="auto", interpolation="antialiased")
     if frame:
-        edge = Rectangle((x, y), side, side, fill=False, edgecolor=frame, linewidth=3.5)
+        edge = Rectangle((x, y), SIDE, SIDE, fill=False, edgecolor=frame, linewidth=3.5)
         axes.add_patch(edge)
 
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from guie.evaluation.diagnosis import DEPTH, Gaps, Nearest, occurrences
 from guie.report.figures import style
-from guie.report.pages.html import Panel, inline_svg
+from guie.report.pages.html import inline_svg
 
 RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
 MOST_PANELS = 24  # of a kind: the domains with the most queries
@@ -22,6 +22,7 @@ PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
 SMALL = 8
 BINS = 40  # of distances
 CLASS_BINS = 10  # of R@1
+Panel = tuple[str, str, Markup]  # of a grid: title, note, chart
 # Kinds of answers differ in lightness and dash as well as in colour.
 KINDS: dict[str, tuple[str, str]] = {
     "nearest right": ("#3f90da", "-"),
@@ -62,41 +63,36 @@ def recall_panels(
         axes.set(xlim=(1, DEPTH), ylim=(max(0.0, values.to_numpy().min() - 0.05), 1.005))
         note = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
         chart = inline_svg(figure, f"recall-{place}", f"Recall over k, {domain}: {note}")
-        panels.append(Panel(domain, note, chart))
+        panels.append((domain, note, chart))
     return panels
 
 
 def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> list[Panel]:
     """Draw histograms of the distances to right and wrong answers, one panel per domain."""
-    kinds = {
-        "nearest right": found.positive_S,
-        "any right": found.any_positive_S,
-        "nearest wrong": found.negative_S,
-        "any wrong": found.any_negative_S,
-    }
+    right, wrong = found.positive_S, found.negative_S
+    distances = np.stack([right, found.any_positive_S, wrong, found.any_negative_S])
     domain_S = table["domain"].to_numpy()[found.query_S]
-    most = float(np.nanmax(np.concatenate(list(kinds.values()))))
+    most = float(np.nanmax(distances))
     edges = np.linspace(0, most, BINS + 1)
     panels = []
     for place, domain in enumerate(domains):
         own_S = domain_S == domain
         figure, axes = _axes("distance", "queries")
-        for kind, distance_S in kinds.items():
-            color, dash = KINDS[kind]
+        for (kind, (color, dash)), distance_S in zip(KINDS.items(), distances, strict=True):
             own = distance_S[own_S & np.isfinite(distance_S)]
             counts, _ = np.histogram(own, edges)
             drawn = axes.stairs(counts, edges, color=color, linestyle=dash, linewidth=1.5)
             if len(own):
                 style.tooltip(drawn, f"{kind}: median {np.median(own):.3f}")
         axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
-        apart_S = (found.negative_S - found.positive_S)[own_S]
+        apart_S = (wrong - right)[own_S]
         apart_S, note = apart_S[np.isfinite(apart_S)], "no wrong answer in the index"
         if len(apart_S):
             apart = float(np.median(apart_S))
             side = "farther" if apart >= 0 else "nearer"
             note = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
         chart = inline_svg(figure, f"gaps-{place}", f"Distances, {domain}")
-        panels.append(Panel(domain, note, chart))
+        panels.append((domain, note, chart))
     return panels
 
 
@@ -117,7 +113,7 @@ def difficulty_panels(
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         note = f"{len(value_C):,} classes, {(value_C == 0).sum():,} of them never right"
         chart = inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
-        panels.append(Panel(domain, note, chart))
+        panels.append((domain, note, chart))
     return panels
 
 

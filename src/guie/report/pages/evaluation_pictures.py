@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from guie.evaluation.diagnosis import Nearest, strayed, wrong_firsts
 from guie.evaluation.files import Embeddings
@@ -58,9 +56,7 @@ class Galleries:
     def worst(self, classes: pd.DataFrame) -> list[Answered]:
         """Return one query with answers for each of the hardest classes, from each domain in turn.
 
-        Args:
-            classes: the result of `by_class`. Classes with one query are used only if no class
-                with more queries has errors.
+        Classes of `by_class` with one query are used only if no class with more queries has errors.
         """
         hard = classes[classes["r_at_1"] < 1]
         often = hard[hard["queries"] > 1]
@@ -84,9 +80,8 @@ class Galleries:
         queries = pd.Series(self.domain_Q).value_counts()
         sizes = wrong.groupby(["query", "answer"]).size()
         found = []
-        for (one, other), count in sizes.sort_values(ascending=False, kind="stable")[
-            :PAIRS
-        ].items():
+        largest = sizes.sort_values(ascending=False, kind="stable")[:PAIRS]
+        for (one, other), count in largest.items():
             own = wrong[(wrong["query"] == one) & (wrong["answer"] == other)]
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
             pair = {"query_domain": one, "answer_domain": other, "queries": int(count)}
@@ -111,14 +106,14 @@ class Galleries:
             found.append({"image": self._shown(hub.row), **counts, "queries": queries})
         return found
 
-    def changed(self, other: Nearest) -> tuple[list[Answered], list[Answered]]:
-        """Return the queries that only this model answers right, and those only the other does.
+    def changed(self, other: Nearest) -> dict[str, list[Answered]]:
+        """Return the queries that only this model answers right (won), or only the other (lost).
 
         Each query is shown with the answer of the model that is wrong.
         """
         won, lost = self.near.right_Q & ~other.right_Q, ~self.near.right_Q & other.right_Q
-        of_other = Galleries(other, self.table)
-        return of_other._nearest_of(won, CHANGED), self._nearest_of(lost, CHANGED)
+        of_other = Galleries(other, self.table)._nearest_of(won, CHANGED)
+        return {"won": of_other, "lost": self._nearest_of(lost, CHANGED)}
 
     def _nearest_of(self, chosen_Q: np.ndarray, count: int) -> list[Answered]:
         """Choose queries with the nearest first answers, from each domain in turn; sort by distance."""
@@ -150,17 +145,13 @@ def _in_turn(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def query_map(
-    near: Nearest, table: pd.DataFrame, vectors: Embeddings, root: str | Path | None, bar: tqdm
+    near: Nearest, table: pd.DataFrame, vectors: Embeddings, picture: Pictures | None
 ) -> dict[str, Any] | None:
     """Map a sample of queries, balanced over domains, by t-SNE.
 
-    Args:
-        root: folder of the images; None omits the pictures.
-
-    Returns:
-        None if there is no common space (a specialist for each domain), or too few queries. Else
-        `points` (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of
-        queries sampled from) and `pictures` (thumbnails of both, by path).
+    Returns None if there is no common space (a specialist for each domain), or too few queries. Else `points`
+    (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of queries sampled from) and
+    `pictures` (thumbnails of both, by path).
     """
     if not isinstance(vectors, np.ndarray) or len(near.query_Q) < LEAST:
         return None
@@ -169,35 +160,19 @@ def query_map(
     sample = balanced_sample(queries, max(1, POINTS // queries["domain"].nunique()), seed=0)
     sample = sample.head(POINTS)
     answers = table.iloc[sample["answer"]]
-    points = [
-        {
-            "x": x,
-            "y": y,
-            "domain": row.domain,
-            "label": row.label,
-            "path": row.image_path,
-            "right": bool(row.right),
-            "answer": answer.label,
-            "answer_path": answer.image_path,
-            "distance": round(float(row.distance), 3),
-        }
-        for (x, y), row, answer in zip(
-            _scaled(project(vectors[sample["row"]])).tolist(),
-            sample.itertuples(),
-            answers.itertuples(),
-            strict=True,
-        )
-    ]
-    pictures = None
-    if root is not None:
-        thumbnail = Pictures(Path(root), bar, THUMBNAIL_PX)
-        paths = dict.fromkeys([*sample["image_path"], *answers["image_path"]])
-        pictures = {path: thumbnail(path)._asdict() for path in paths}
-    return {"points": points, "pictures": pictures, "queries": len(near.query_Q)}
-
-
-def _scaled(xy_N2: np.ndarray) -> np.ndarray:
-    """Scale points into the map, both axes by the same factor, rounded to tenths."""
+    xy_N2 = project(vectors[sample["row"]])
     low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
-    scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
-    return ((xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2).round(1)
+    scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)  # of both axes
+    xy_N2 = (xy_N2 - (low + high) / 2).astype(np.float64) * scale + SIDE / 2
+    points = sample[["domain", "label", "right"]].reset_index(drop=True)
+    points[["x", "y"]] = xy_N2.round(1)
+    points["path"] = sample["image_path"].to_numpy()
+    points["answer"] = answers["label"].to_numpy()
+    points["answer_path"] = answers["image_path"].to_numpy()
+    points["distance"] = [round(float(distance), 3) for distance in sample["distance"]]
+    pictures = picture and {
+        path: picture(path, THUMBNAIL_PX)._asdict()
+        for path in dict.fromkeys([*points["path"], *points["answer_path"]])
+    }
+    found = {"points": points.to_dict("records"), "pictures": pictures}
+    return found | {"queries": len(near.query_Q)}

@@ -37,12 +37,16 @@ SIDE_PX = 128
 QUALITY = 75
 
 
-def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> None:
+def write_page(
+    path: str | Path, template: str, values: Mapping[str, Any], picture: Pictures | None
+) -> None:
     """Render a template of `pages/templates` and write it as one self-contained file.
 
     Raises UserError if the file cannot be written.
     """
-    page = _templates().get_template(template).render(values)
+    page = _templates().get_template(template).render(values, picture=picture)
+    if picture:
+        picture.bar.close()
     # a file name may contain bytes that are not UTF-8
     write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
 
@@ -62,14 +66,10 @@ def _templates() -> Environment:
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """Render a figure as one <svg> element, deterministically.
+    """Render a figure as one <svg> element, deterministically; an inch becomes PX_PER_INCH pixels.
 
-    The text of `tooltip` becomes a <title>, which browsers show on hover.
-
-    Args:
-        figure: one inch becomes PX_PER_INCH pixels.
-        name: seed of the ids; unique for each chart of a page.
-        label: text for screen readers.
+    The text of `tooltip` becomes a <title>, which browsers show on hover. `name` is the seed of the ids and
+    unique for each chart of a page. `label` is for screen readers.
     """
     drawing = io.StringIO()
     # Text is kept as text: it is small, searchable, and browsers have fonts for every script.
@@ -108,44 +108,32 @@ def _simplify(svg: ElementTree.Element, referenced: set[str]) -> None:
         element[:] = children
 
 
-class Panel(NamedTuple):
-    """A small chart in a grid of charts."""
-
-    title: str
-    note: str
-    chart: Markup
-
-
 class Picture(NamedTuple):
     """A thumbnail as a data URI, or in `fault` the reason why there is none."""
 
-    uri: str
-    width: int
-    height: int
-    fault: str
+    uri: str = ""
+    width: int = 0
+    height: int = 0
+    fault: str = ""
 
 
 class Pictures:
-    """Thumbnails by image_path; each is decoded once and counted on `bar`.
+    """Thumbnails by image_path and largest side; each is decoded once and counted on a bar."""
 
-    Args:
-        side_px: maximum of the longer side.
-    """
+    def __init__(self, root: str | Path, title: str = "page"):
+        self.root, self.bar = Path(root), tqdm(desc=title, unit="img", disable=None)
+        self.known: dict[tuple[str, int], Picture] = {}
 
-    def __init__(self, root: Path, bar: tqdm, side_px: int = SIDE_PX):
-        self.root, self.bar, self.side_px = root, bar, side_px
-        self.known: dict[str, Picture] = {}
-
-    def __call__(self, image_path: str) -> Picture:
-        if image_path not in self.known:
+    def __call__(self, image_path: str, side_px: int = SIDE_PX) -> Picture:
+        key = image_path, side_px
+        if key not in self.known:
             path = self.root / image_path
             try:
-                self.known[image_path] = thumbnail(open_as_seen(path), self.side_px)
+                self.known[key] = thumbnail(open_as_seen(path), side_px)
             except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-                fault = str(error).replace(f"{path}: ", "", 1)
-                self.known[image_path] = Picture("", 0, 0, fault)
+                self.known[key] = Picture(fault=str(error).replace(f"{path}: ", "", 1))
             self.bar.update()
-        return self.known[image_path]
+        return self.known[key]
 
     def difference(self, image_path: str, other_path: str, mirrored: bool) -> Picture:
         """Return the difference picture of two images, aligned as in cleaning."""
@@ -153,10 +141,10 @@ class Pictures:
         try:
             one, other = (working(open_as_seen(self.root / path)) for path in paths)
         except (UserError, ValueError) as error:
-            return Picture("", 0, 0, str(error))
+            return Picture(fault=str(error))
         rest_HWC = difference_picture(one, other, mirrored)
         if rest_HWC is None:
-            return Picture("", 0, 0, "the two images cannot be aligned")
+            return Picture(fault="the two images cannot be aligned")
         return _embedded(Image.fromarray(rest_HWC))
 
 
@@ -171,4 +159,4 @@ def _embedded(image: Image.Image) -> Picture:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY, optimize=True, comment=b"")  # not the source's
     encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")
+    return Picture(f"data:image/jpeg;base64,{encoded}", *image.size)

@@ -12,7 +12,6 @@ import pandas as pd
 from markupsafe import Markup
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
 from guie.config import to_yaml
@@ -20,9 +19,10 @@ from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, stages
 from guie.report.figures.mix import Histogram, histograms, size_histogram
 from guie.report.figures.style import domain_colors
-from guie.report.pages.html import Panel, Pictures, inline_svg, write_page
+from guie.report.pages.html import Pictures, inline_svg, write_page
 
 KEYS = ["dataset", "domain"]
+ENDS = ["image_path", "other_path"]  # of a pair
 SPLITS = ("train", "val", "test")
 ROWS = 200  # shown in a table; the rest are counted
 CLASSES, IMAGES = 6, 4  # shown of a domain, of a class
@@ -93,15 +93,14 @@ def write_report(
 
     Args:
         path: the HTML file.
-        summary: the summary that is written as JSON next to the mix.
+        summary: what is written as JSON next to the mix.
         table: the mix's rows.
         root: folder that image_path is relative to.
         left: the result of `left_after` for all sources.
         before: `class_sizes` of the sources.
         findings: from `guie.curation.cleaning.clean`.
         merges: from `guie.curation.centroids.suggest_merges`.
-        gains: the step table of `guie.curation.selection`.
-        metric: the metric that the selection maximized.
+        gains, metric: the step table of `guie.curation.selection`, and what it maximized.
 
     Raises UserError if the file cannot be written. A picture that cannot be decoded is marked as such.
     """
@@ -111,8 +110,9 @@ def write_report(
     sizes = histograms(before, class_sizes(table))
     shown, hidden = galleries(table, config["seed"])
     same = [] if merges is None else merges[:PAIRS].to_dict("records")
-    values: dict[str, Any] = {"summary": summary, "config": to_yaml(config)}
-    values |= {
+    values = {
+        "summary": summary,
+        "config": to_yaml(config),
         "limit": ROWS,
         "metric": metric,
         "colors": colors,
@@ -134,21 +134,15 @@ def write_report(
         "charts": _charts(whole, labels, gains, metric),
     }
     values["sections"] = {k: v for k, v in SECTIONS.items() if values[OPTIONAL.get(k, "summary")]}
-    with tqdm(desc="report", unit="img", disable=None) as bar:
-        write_page(path, "mix.html.j2", values | {"picture": Pictures(Path(root), bar)})
+    write_page(path, "mix.html.j2", values, Pictures(root, "report"))
 
 
 def left_after(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Count what remains after each rule, by dataset and domain.
+    """Count what remains after each rule: columns dataset, domain, rule, classes, images.
 
-    A class that is in both train and test counts twice.
-
-    Args:
-        tables: by rule, the table that it left; the first is what was found.
-
-    Returns:
-        Columns dataset, domain, rule, classes, images. Results for several sources, or for later
-        rules, can be concatenated; a later row for the same rule replaces an earlier one.
+    A class that is in both train and test counts twice. `tables` has by rule the table that it left; the
+    first is what was found. Results for several sources, or for later rules, can be concatenated; a later row
+    for the same rule replaces an earlier one.
     """
     counts = {}
     for rule, table in tables.items():
@@ -207,10 +201,10 @@ def class_sizes(table: pd.DataFrame) -> pd.Series:
     return members.groupby(["domain", "label"]).size()
 
 
-def _size_panel(place: int, one: Histogram, colors: Mapping[str, str]) -> Panel:
+def _size_panel(place: int, one: Histogram, colors: Mapping[str, str]) -> tuple[str, str, Markup]:
     label = f"Classes by size, {one.domain}; the numbers are in the table"
     chart = inline_svg(size_histogram(one, colors[one.domain]), f"sizes-{place}", label)
-    return Panel(one.domain, one.note, chart)
+    return one.domain, one.note, chart
 
 
 def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int]:
@@ -250,7 +244,7 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
 
     Keys: kind, title, about, total, actions (number of findings by action), pairs (those shown).
     """
-    ends, images = pd.factorize(pd.concat([findings["image_path"], findings["other_path"]]))
+    ends, images = pd.factorize(pd.concat([findings[end] for end in ENDS]))
     one, other = np.split(ends, 2)
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
     findings = findings.assign(linked=connected_components(graph, directed=False)[1][one])
@@ -263,20 +257,15 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
             title, about = f"{title}, if these are copies", ABOUT_DOUBTFUL
         group = {"kind": kind, "title": title, "about": about, "total": len(rows)}
         group["actions"] = rows["action"].value_counts().sort_index().to_dict()
-        group["pairs"] = _shown_pairs(rows, sure).to_dict("records")
+        order, rising = ["difference", "similarity", *ENDS], [not sure, sure, True, True]
+        ranked = rows.sort_values(order, ascending=rising)
+        # Show each pair once, whichever of its two images the finding belongs to
+        pairs = pd.Series(map(frozenset, ranked[ENDS].to_numpy()))
+        ranked = ranked[~pairs.duplicated().to_numpy()]
+        ranked = ranked[ranked.groupby("linked").cumcount() < PAIRS_OF_ONE]
+        group["pairs"] = ranked.head(PAIRS).to_dict("records")
         found.append(group)
     return found
-
-
-def _shown_pairs(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
-    ranked = rows.sort_values(
-        ["difference", "similarity", "image_path", "other_path"],
-        ascending=[not sure, sure, True, True],
-    )
-    # Show each pair once, whichever of its two images the finding belongs to
-    pairs = pd.Series(map(frozenset, zip(ranked["image_path"], ranked["other_path"], strict=True)))
-    ranked = ranked[~pairs.duplicated().to_numpy()]
-    return ranked[ranked.groupby("linked").cumcount() < PAIRS_OF_ONE].head(PAIRS)
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
@@ -297,11 +286,8 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 def _counts_of_splits(domain: str, counts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the domain's row: classes and images of each split, and queries without positive."""
-    key = "queries_without_positive"
-    row = {
-        "domain": domain,
-        "without_positive": sum(counts.get(s, {}).get(key, 0) for s in ("val", "test")),
-    }
+    without = [of.get("queries_without_positive", 0) for of in counts.values()]
+    row = {"domain": domain, "without_positive": sum(without)}
     for split, what in product(SPLITS, ("classes", "images")):
         row[f"{split}_{what}"] = counts.get(split, {}).get(what)
     return row

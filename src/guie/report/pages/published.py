@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from guie.config.loading import read_values
 from guie.evaluation.protocols.catalogue import PROTOCOLS
+from guie.report.tables import OVER_ALL
 
 PERCENT = 100.0
-OVER_ALL = {"mean", "pooled", "public", "private"}
 Path = tuple[str, str, str]
+Rows = dict[str, list[float | None]]  # by method or model, a number per column, or none
 
 
 class Table(BaseModel):
@@ -33,15 +34,14 @@ class Table(BaseModel):
     # By title, the path of our number in that protocol's report: part, then `mean`, `pooled`, `private` or a
     # domain, then metric. None: the protocol has no such number (parameters, scores of training classes)
     columns: dict[str, Path | None]
-    rows: dict[
-        str, list[float | None]
-    ]  # by method, a number per column; None if the paper has none
+    rows: Rows
     spreads: dict[str, list[float]] = {}  # by method, the paper's ± of each number
 
     @property
     def covered(self) -> set[str]:
         """The domains that the table is about. Empty: it names none (the challenge's images)."""
-        return {*self.domains, *(path[1] for path in self.columns.values() if path)} - OVER_ALL
+        named = {*self.domains, *(path[1] for path in self.columns.values() if path)}
+        return named - OVER_ALL.keys()
 
 
 class Paper(BaseModel):
@@ -53,14 +53,6 @@ class Paper(BaseModel):
     tables: list[Table]
 
 
-class Compared(NamedTuple):
-    """A table of a paper, and our models' rows in it, in percent; no row if none is comparable."""
-
-    paper: str
-    table: Table
-    ours: dict[str, list[float | None]]
-
-
 @cache
 def papers() -> list[Paper]:
     """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
@@ -69,34 +61,29 @@ def papers() -> list[Paper]:
     return [Paper.model_validate(read_values(str(f)).plain) for f in found]
 
 
-def comparable_tables(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Compared]:
-    """Return the published tables of the papers that our models can be compared with.
+def comparable_tables(
+    models: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[str, Table, Rows]]:
+    """Return the published tables that our models can be compared with: paper, table, our rows.
 
     If one table of a paper has a number of ours, the paper's other tables of the same protocol are
-    returned too, without rows of ours where nothing is comparable. See `_number` for what is.
-
-    Args:
-        models: by name, one report of `run_protocol` per protocol.
+    returned too, without rows of ours where nothing is comparable. See `_number` for what is. `models` has by
+    name one report of `run_protocol` per protocol.
     """
-    found: list[Compared] = []
+    found = []
     for paper in papers():
-        tables = [Compared(paper.paper, table, _rows_of(models, table)) for table in paper.tables]
-        compared = {one.table.protocol for one in tables if one.ours}
-        found += [one for one in tables if one.table.protocol in compared]
+        tables = []
+        for table in paper.tables:
+            ours = {}
+            for name, reports in models.items():
+                for report in (one for one in reports if one["protocol"] == table.protocol):
+                    row = [_number(report, table, path) for path in table.columns.values()]
+                    if any(number is not None for number in row):
+                        ours[name] = row
+            tables.append((paper.paper, table, ours))
+        compared = {table.protocol for _, table, ours in tables if ours}
+        found += [one for one in tables if one[1].protocol in compared]
     return found
-
-
-def _rows_of(
-    models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table
-) -> dict[str, list[float | None]]:
-    """Return our models' rows of one table, without those that have no number."""
-    rows = {
-        name: [_number(report, table, path) for path in table.columns.values()]
-        for name, reports in models.items()
-        for report in reports
-        if report["protocol"] == table.protocol
-    }
-    return {name: row for name, row in rows.items() if any(number is not None for number in row)}
 
 
 def _number(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:

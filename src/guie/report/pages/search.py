@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 from PIL import Image
-from tqdm import tqdm
 
 from guie.report.pages.html import Pictures, thumbnail, write_page
 
@@ -31,9 +30,7 @@ def answers_page(
         (name, thumbnail(picture, SIDE_PX).uri if picture else None, hits)
         for name, picture, hits in queries
     ]
-    with tqdm(desc="page", unit="img", disable=None) as bar:
-        values = {"queries": shown, "about": about, "picture": Pictures(root, bar)}
-        write_page(path, "answers.html.j2", values)
+    write_page(path, "answers.html.j2", {"queries": shown, "about": about}, Pictures(root))
 
 
 def duplicates_page(
@@ -41,13 +38,11 @@ def duplicates_page(
 ) -> None:
     """Write a page of groups of copies and look-alikes, the largest first."""
     groups = [(number, rows.to_dict("records")) for number, rows in found.groupby("group")]
-    with tqdm(desc="page", unit="img", disable=None) as bar:
-        values = {
-            "groups": groups[:SHOWN],
-            "hidden": max(0, len(groups) - SHOWN),
-            "pictures": len(found),
-            "kinds": kinds,
-            "about": about,
-            "picture": Pictures(root, bar),
-        }
-        write_page(path, "duplicates.html.j2", values)
+    values = {
+        "groups": groups[:SHOWN],
+        "hidden": max(0, len(groups) - SHOWN),
+        "pictures": len(found),
+        "kinds": kinds,
+        "about": about,
+    }
+    write_page(path, "duplicates.html.j2", values, Pictures(root))
