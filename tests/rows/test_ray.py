@@ -168,7 +168,7 @@ def test_an_index_has_the_hits_of_one_process(cluster, tmp_path: Path, capsys) -
     for engine in ("ray", "local"):
         out = str(tmp_path / engine)
         words = ["index", "--model", str(tiny_run(tmp_path / "run")), "--images", str(photos)]
-        search.main([*words, "--workers", "0", "--engine", engine, "--out", out])
+        search.main([*words, "--engine", engine, "--out", out])
         assert "30 new" in capsys.readouterr().out
         found.append(open_index(out).query(photos / "left/1_0.png", k=30))
     assert found[0] == found[1] and len(found[0]) == 30
