@@ -9,7 +9,8 @@ from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import against, is_public, run_protocol
-from guie.evaluation.search import Images, Rerank, searches
+from guie.evaluation.rerank import Rerank
+from guie.evaluation.search import Images, searches
 from guie.report.tables import reports_table
 from scorer import retrieval
 

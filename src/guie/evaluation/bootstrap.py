@@ -125,7 +125,7 @@ def mean_headline(mean_DG: np.ndarray) -> np.ndarray:
 
 
 def harmonic_headline(mean_DG: np.ndarray) -> np.ndarray:
-    """Return the harmonic mean over groups, PUMA's headline; 0 if one of them is 0: [D]."""
+    """Return the harmonic mean over groups, PUMA's headline (arXiv 2309.08944); 0 if one is 0: [D]."""
     with np.errstate(divide="ignore"):
         return np.asarray(mean_DG.shape[1] / (1 / mean_DG).sum(axis=1))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.seeds import seeded_draws
-from guie.evaluation.files import Embeddings
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import Part, members
 from guie.evaluation.protocols.retrieval import groups_of
 from guie.evaluation.reduction import balanced_sample

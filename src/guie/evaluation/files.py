@@ -12,7 +12,7 @@ Shape legend: T rows of the table, N rows of a file, B of a row group, D dimensi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,8 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import companion_path, read_companion
-from guie.evaluation.knn import lengths, refuse, unit_vectors
+from guie.evaluation.knn import Embeddings, lengths, refuse, unit_vectors
 from scorer.errors import one_line
-
-# Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
-# the whole index.
-Embeddings = np.ndarray | Mapping[str, np.ndarray]
 
 GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
 COLUMNS = ["image_path", "embedding"]

@@ -95,12 +95,6 @@ def plain(values: pd.Series) -> dict[str, float | None]:
     return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}
 
 
-def harmonic_mean(values: Iterable[float]) -> float:
-    """Return the harmonic mean of scores (PUMA, arXiv 2309.08944: over domains); 0 if any is 0."""
-    scores = np.asarray(list(values), dtype=np.float64)
-    return float(len(scores) / (1 / scores).sum()) if scores.all() else 0.0
-
-
 def _within(relevant_QK: np.ndarray, window_Q: np.ndarray) -> np.ndarray:
     return relevant_QK & (np.arange(relevant_QK.shape[1]) < window_Q[:, None])
 

@@ -16,8 +16,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.evaluation.files import Embeddings
-from guie.evaluation.knn import NOTHING
+from guie.evaluation.knn import NOTHING, Embeddings
 from guie.evaluation.search import Images, rankings, searches
 
 DEPTH = 1000

@@ -16,8 +16,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.evaluation.files import Embeddings, load_embeddings
-from guie.evaluation.knn import unit_vectors
+from guie.evaluation.files import load_embeddings
+from guie.evaluation.knn import Embeddings, unit_vectors
 
 PER_DOMAIN = 9000  # images that UnED fits on (4.1)
 # Relative to the first component's variance; smaller variances are float32 rounding errors.

@@ -1,7 +1,6 @@
 """Search queries in an index and score each query, block by block.
 
-Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the table, D dimensions,
-P patches, F features of a patch.
+Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the table, D dimensions.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
-from guie.evaluation.files import Embeddings
-from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.rerank import Reranker
+from guie.evaluation.knn import Embeddings, Find, block_size, exact
 from guie.rows.filling import T, fill, own_blocks
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
@@ -125,28 +122,21 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
         yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
 
 
-@dataclass(frozen=True)
-class Rerank:
-    """How an evaluation re-ranks."""
-
-    methods: tuple[str, ...] = ()  # see `guie.base.arguments.METHODS`
-    patches_TPF: np.ndarray | None = None  # of all rows T, for the method `local`
-
-
-NO_RERANK = Rerank()
+# Return a search in the rows of an index [I] of unit vectors [T, D], whose queries are rows T.
+OpenIndex = Callable[[np.ndarray, np.ndarray], Find]
 
 
 @dataclass(frozen=True)
 class Ranking:
     """The index images of a search, ranked by similarity for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, whose scores replace similarities.
+    Attributes: `unit_TD`, unit vectors of all rows T; `open_index`, `exact` or one that re-ranks.
     """
 
     images: Images
     unit_TD: np.ndarray
     search: Search
-    rerank: Rerank = NO_RERANK
+    open_index: OpenIndex = exact
 
     def of(self, query_Q: np.ndarray) -> Ranking:
         """Return the ranking of these queries, rows T, in this order."""
@@ -157,27 +147,15 @@ class Ranking:
         return self.images.own_places(self.search.query_Q, self.search.index_I)
 
     @cached_property
-    def _index(self) -> ExactIndex | Reranker:
-        index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
-        unit_ID = self.unit_TD[index_I]
-        index = ExactIndex(unit_ID)
-        if not self.rerank.methods or not len(index_I):
-            return index
-        patches_of = None if patches_TPF is None else lambda places: patches_TPF[index_I[places]]
-        return Reranker(unit_ID, index.search, self.rerank.methods, patches_of=patches_of)
+    def _find(self) -> Find:
+        return self.open_index(self.unit_TD, self.search.index_I)
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
 
         Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
         """
-        query_B, patches_TPF = self.search.query_Q[block], self.rerank.patches_TPF
-        query_BD, own_B = self.unit_TD[query_B], self._own_Q[block]
-        if isinstance(self._index, ExactIndex):
-            place_BK, score_BK = self._index.search(query_BD, k, own_B)
-        else:
-            patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
-            place_BK, score_BK = self._index.search(query_BD, k, own_B, patches_BPF)
+        place_BK, score_BK = self._find(self.search.query_Q[block], k, self._own_Q[block])
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(
@@ -192,16 +170,16 @@ class Ranking:
 
 
 def rankings(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+    images: Images, embedded: Embeddings, search: Search, open_index: OpenIndex = exact
 ) -> Iterator[Ranking]:
     """Yield the ranking of a search; with specialists, one for the queries of each domain."""
     if isinstance(embedded, np.ndarray):
-        yield Ranking(images, embedded, search, rerank)
+        yield Ranking(images, embedded, search, open_index)
         return
     domain_Q = images.domain_T[search.query_Q]
     for name, unit_TD in embedded.items():
         own = Search(f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I)
-        yield Ranking(images, unit_TD, own, rerank)
+        yield Ranking(images, unit_TD, own, open_index)
 
 
 def score_queries(

@@ -14,8 +14,9 @@ from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.manifest.companions import companion_path
-from guie.evaluation.files import Embeddings, arrays_of, as_units, load_embeddings, table_of
+from guie.evaluation.files import arrays_of, as_units, load_embeddings, table_of
 from guie.evaluation.graded import read_grades
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.long_search import key_of, search_together
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.catalogue import FITTED
@@ -23,7 +24,8 @@ from guie.evaluation.protocols.evaluating import run_models, run_protocol, share
 from guie.evaluation.protocols.retrieval import Scores
 from guie.evaluation.ranking_files import read_rankings, write_rankings
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
-from guie.evaluation.search import Rerank, ScoreStore
+from guie.evaluation.rerank import Rerank
+from guie.evaluation.search import ScoreStore
 from guie.report.tables import reports_table
 
 

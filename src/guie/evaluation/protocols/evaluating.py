@@ -26,7 +26,8 @@ from guie.evaluation.bootstrap import (
     resample,
     verdict,
 )
-from guie.evaluation.files import Embeddings, arrays_of, as_units
+from guie.evaluation.files import arrays_of, as_units
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import HARMONIC, Part, Protocol
 from guie.evaluation.protocols.catalogue import DRAWS, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
@@ -190,7 +191,7 @@ def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
     mean = by_group[common].mean()
     for key in HARMONIC:
         if key in common:
-            mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
+            (mean[f"harmonic_{key}"],) = harmonic_headline(by_group[key].dropna().to_numpy()[None])
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
     each = scores.part.gallery_draws or 1  # every draw has the same number of queries
     domains = {}

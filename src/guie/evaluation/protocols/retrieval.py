@@ -11,15 +11,14 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.evaluation import metrics
-from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
+from guie.evaluation.knn import Embeddings, exact
 from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.ranking_files import Rankings, map_at_1k
 from guie.evaluation.recognition import nmi, recognition
 from guie.evaluation.search import (
-    NO_RERANK,
     Images,
-    Rerank,
+    OpenIndex,
     ScoreStore,
     Search,
     rankings,
@@ -37,7 +36,7 @@ class Options:
     draws: int = 0  # number of bootstrap draws; 0 for no intervals
     store: ScoreStore | None = None  # where a long search stores its scores
     grades: pd.DataFrame | None = None  # result of `read_grades`, required by graded parts
-    rerank: Rerank = NO_RERANK  # corrections of every ranking
+    rerank: OpenIndex = exact  # or a `Rerank`, which corrects every ranking
 
     def of_protocol(self, protocol: Protocol) -> Options:
         """Return the options for one protocol. Raises UserError for a quirk that it does not have."""
@@ -153,7 +152,7 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
 
 
 def group_scores(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
+    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: OpenIndex
 ) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy."""
     found: dict[str, dict[str, float]] = {}
@@ -175,7 +174,7 @@ def group_scores(
 
 
 def recognition_scores(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank
+    images: Images, embedded: Embeddings, search: Search, rerank: OpenIndex
 ) -> dict[str, float]:
     """Score Met's nearest-neighbour classifier, whose confidence is the similarity or corrected score."""
     confidence, correct, answered = [], [], []

@@ -20,7 +20,8 @@ from guie.evaluation.diagnosis import (
     nearest,
     outcomes,
 )
-from guie.evaluation.files import Embeddings, as_units
+from guie.evaluation.files import as_units
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import Part, Protocol
 from guie.report.figures.style import PALETTE, domain_colors
 from guie.report.pages.evaluation_charts import (

@@ -10,7 +10,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.evaluation.diagnosis import Nearest, strayed, wrong_firsts
-from guie.evaluation.files import Embeddings
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.reduction import balanced_sample
 from guie.report.figures import project
 from guie.report.pages.html import Pictures
