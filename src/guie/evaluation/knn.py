@@ -60,8 +60,6 @@ class ExactIndex:
         """Return the min(k, N) most similar rows of each query, best first, and their similarities.
 
         Args:
-            queries_BD: float32.
-            k: number of ranks.
             own_B: row of each query's own image, excluded before ranking; -1 for none.
 
         Returns: rows [B, K] and similarities [B, K]; ranks without a row have -1 and -inf.
@@ -83,8 +81,11 @@ class ExactIndex:
         open_B, every, wanted = np.arange(len(queries_BD)), len(self.vector_UD), deep
         while len(open_B):
             # One extra candidate: only similarities above the last one are known to be complete.
-            count = min(max(wanted, deep + 1), every)
-            vector_XC, score_XC = self._nearest(queries_BD[open_B], count)
+            count = int(min(max(wanted, deep + 1), every))
+            with search_threads():
+                score_XC, vector_XC = faiss.knn(  # ties in any order
+                    queries_BD[open_B], self.vector_UD, count, metric=faiss.METRIC_INNER_PRODUCT
+                )
             done_X = np.full(len(open_B), True)
             if count < every:  # queries whose ties extend past the candidates take more of them
                 done_X = score_XC[:, deep - 1] > score_XC[:, -1]
@@ -95,14 +96,6 @@ class ExactIndex:
             open_B = open_B[~done_X]
             wanted *= 4
         return row_BC, score_BC
-
-    def _nearest(self, queries_BD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the most similar vectors [B, C], ties in any order, and their similarities."""
-        with search_threads():
-            score_BC, vector_BC = faiss.knn(
-                queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
-            )
-        return vector_BC, score_BC
 
     def _rows(
         self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
@@ -140,7 +133,7 @@ def exact(unit_TD: np.ndarray, index_I: np.ndarray) -> Find:
 
 
 def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
+    """Normalise embeddings to unit length, float32; a zero vector stays zero.
 
     Raises UserError if one is not finite, ValueError if there are more or fewer paths.
     """
@@ -176,8 +169,7 @@ def block_size(ranks: int, most: int) -> int:
 def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
     """Return, for each row, the first row that is bit-equal to it, usually itself.
 
-    Rows are hashed to a randomly weighted 64-bit sum of their bits, and compared if two hashes are
-    equal. This is many times faster than sorting whole rows.
+    Rows are hashed to a randomly weighted 64-bit sum, many times faster than sorting whole rows.
     """
     bits_NW = np.ascontiguousarray(index_ND).view(np.uint32)
     words = bits_NW.shape[1]

@@ -104,9 +104,8 @@ class Submission(nn.Module):
 def embedding_precision(word: str, chosen: str | None) -> str | None:
     """Return the precision of autocast to embed with, for `make_accelerator`.
 
-    The default is the run's own on a GPU, which trained for it, and full precision on a CPU. None leaves it
-    to `accelerate launch --mixed_precision`, which is `no` by default. float32 operations use TF32 only where
-    PyTorch is set to it.
+    The default is the run's own on a GPU, and full precision on a CPU. None leaves it to `accelerate launch
+    --mixed_precision`, which is `no` by default.
     """
     if chosen or not torch.cuda.is_available():
         return chosen
@@ -126,8 +125,8 @@ def load_embedding_model(
 
     Args:
         folder: where a submission is unpacked temporarily; created if needed.
-        size_px, fit: image size in pixels and resizing of a library's model.
-        layers: layers of the backbone to return in place of the embedding.
+        size_px, fit: of a library's model.
+        layers: of the backbone, returned in place of the embedding.
 
     Raises UserError if there is no such model.
     """
@@ -197,13 +196,8 @@ def prompt_weights(
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()
     weigher = PromptWeights(embedder.to(accelerator.device).backbone)
+    how = {"workers": workers, "title": "weights"}
     weights_NM = embed_files(
-        accelerator,
-        weigher,
-        model.preprocess,
-        files,
-        manifest.open_image,
-        workers=workers,
-        title="weights",
+        accelerator, weigher, model.preprocess, files, manifest.open_image, **how
     )
     return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

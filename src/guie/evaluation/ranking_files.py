@@ -33,7 +33,7 @@ def map_at_1k(
     the precision at their end. Everywhere else in this package, they count one after the other.
 
     Args:
-        relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
+        relevant_QK: bool; ranks above 1000 are ignored.
         positives_Q: number of relevant images in the index.
         similarity_QK: descending along a row.
     """
@@ -73,7 +73,7 @@ def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> Non
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
     for rows in (search.query_Q, search.index_I):
-        _rows_by_name(table, rows)  # raises if two images share a name
+        _rows_by_name(table, rows)  # refuses two of one name
     quoted_T = names_of(table["image_path"]).map(json.dumps).to_numpy()
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         start = "{"
@@ -92,11 +92,8 @@ def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> Non
 def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Rankings:
     """Read the ranking of every query of the table, without its own image; ties keep the order of the file.
 
-    Args:
-        unlisted: count images outside the index as negatives, like ILIAS's code; otherwise they
-            raise UserError.
-
-    Raises UserError for another format, a query or image that is not in the table, or a missing query.
+    With `unlisted`, images outside the index count as negatives, like in ILIAS's code. Raises UserError for
+    another format, a missing query, or a query or (otherwise) image that is not in the table.
     """
     try:
         given = FORMAT.validate_json(path.read_bytes(), strict=True)

@@ -74,11 +74,7 @@ def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFr
 
 
 def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str) -> Embeddings:
-    """Read one model's embeddings [T, D], or join those of specialists. Raises UserError.
-
-    Args:
-        source: one model's E.npz, or DOMAIN=E.npz of each specialist.
-    """
+    """Read one model's embeddings [T, D], or join those of specialists (DOMAIN=E.npz). Raises UserError."""
     if isinstance(source, Path):
         return load_embeddings(source, table)
     files: dict[str, str] = {}
@@ -91,11 +87,7 @@ def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str
 
 
 def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
-    """Join embeddings of the same images by several models; the oracle keeps them by domain.
-
-    Args:
-        specialists: embeddings [N, D] of each specialist, by its domain.
-        join: a key of `guie.evaluation.protocols.catalogue.JOINS`.
+    """Join embeddings [N, D] by domain as one of `guie.evaluation.protocols.catalogue.JOINS`.
 
     Raises UserError for a mean of different dimensions.
     """
@@ -119,7 +111,7 @@ def reduced(
     Args:
         fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
         kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
-        seed: of a random projection; equal dimensions get equal projections.
+        seed: of a random projection.
 
     Raises UserError if that many dimensions cannot be fitted.
     """

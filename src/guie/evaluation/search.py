@@ -107,9 +107,8 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
     """Yield the searches of an index type; every query is in exactly one of them.
 
     Args:
-        index: `merged`, one index of all groups (also called common, or unified); `separate`, the
-            query's own group; `fused`, the index of the query's group and every image of the other
-            groups, including queries (the unification paper's galleries).
+        index: `merged`, one of all groups (also called common, or unified); `separate`, of the query's own
+            group; `fused`, its index and every image of other groups (the unification paper's galleries).
         group_T: domain or data set of each row.
     """
     rows_T = np.arange(len(group_T))
@@ -151,10 +150,7 @@ class Ranking:
         return self.open_index(self.unit_TD, self.search.index_I)
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k nearest images of a block of queries, best first, and their similarities.
-
-        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
-        """
+        """Return the k nearest rows T of a block of queries [B, K], -1 past the end, and similarities."""
         place_BK, score_BK = self._find(self.search.query_Q[block], k, self._own_Q[block])
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
@@ -193,7 +189,7 @@ def score_queries(
 
     Args:
         rankings: together, of all queries of the search.
-        store: where scores are stored. Rows of other processes are NaN until those are computed.
+        store: scores of other processes are NaN until they are in it.
         query_counts: R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
     """
     scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
