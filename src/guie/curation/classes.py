@@ -50,8 +50,7 @@ def cap(
 
     Args:
         choice: `random` depends only on the seed, the label and the image paths of the class; `first` is by
-            path; `diverse` takes the images that cover the class best in feature space.
-        embed: for `diverse`.
+            path; `diverse` takes the images that cover the class best in the feature space of `embed`.
     """
     members = train_members(table)
     large = members[class_sizes(members) > max_images].sort_values(["label", "image_path"])
@@ -80,14 +79,7 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
 
     This is the greedy 2-approximation of the k-centre problem (Gonzalez, Clustering to minimize
     the maximum intercluster distance, 1985). It starts from the row nearest to the centroid.
-    Ties go to the first row.
-
-    Args:
-        features_ND: (N, D) float32 of unit length.
-        count: how many to choose, at most N.
-
-    Returns:
-        (count,) row numbers in the order chosen.
+    Ties go to the first row. The features have unit length, and `count` is at most N.
     """
     centroid_D = unit(features_ND.mean(axis=0, keepdims=True))[0]
     chosen = [int(np.argmax(features_ND @ centroid_D))]

@@ -108,8 +108,7 @@ def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
         prefix = prefix_of(read.root, config.image_root)
         table = read.table
         if config.verify:
-            table, dropped = _verified(read, str(source.path), prefix, job)
-            report.dropped_files += dropped
+            table = _verified(read, str(source.path), prefix, job)
         counts = dict(sorted(skipped.items()))
         report.sources.append({"kind": source.kind, "path": source.path, "skipped": counts})
         report.companions.append(renamed(read.companions, partial(add, prefix)))
@@ -140,21 +139,20 @@ def checks_of(config: MixConfig, paths: Sequence[str], prefix: str) -> Checks:
     return Checks(check, config.image_root, paths, prefix=prefix)
 
 
-def _verified(
-    read: Manifest, name: str, prefix: str, job: Job
-) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """Decode a source's images; return the rows that can be used, and the dropped files."""
+def _verified(read: Manifest, name: str, prefix: str, job: Job) -> pd.DataFrame:
+    """Decode a source's images; return the rows that can be used, and report the dropped files."""
     checks = checks_of(job.config, read.table["image_path"].unique(), prefix)
     checks.fill(job.workers, name)
     found = checks.table()
     table, dropped = drop_unusable(read.table, read.root, found, name)
+    job.report.dropped_files += dropped
     # Stored for training too, so that it need not decode them again
     root = job.config.image_root
     verified = Checks(VERIFY, root, found.index, prefix=prefix, known=checks.states)
     new = verified.missing()
     verified.store.begin()
     verified.store.add(verified.states.take(new), found[list(VERIFY.columns)].iloc[new])
-    return table, dropped
+    return table
 
 
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
@@ -191,9 +189,7 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
 def draw(source: ToySource, workers: int) -> None:
     """Draw a toy set in a process of its own, unless it is complete: toydomains is not part of guie.
 
-    Raises:
-        SystemExit: the process ended with this code, and has printed why.
-        UserError: a signal ended it.
+    Raises SystemExit with its code if it failed and has printed why, UserError if a signal ended it.
     """
     words = [f"--out={Path(source.path).absolute()}", f"--images={source.images}"]
     words += [f"--seed={source.seed}", f"--part={source.part}", f"--workers={workers}"]
@@ -212,10 +208,7 @@ def draw(source: ToySource, workers: int) -> None:
 
 
 def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
-    """Merge what the sources declare about the mix's domains.
-
-    Args:
-        sidecars: by the name of the source.
+    """Merge what the sources, by name, declare about the mix's domains.
 
     Raises UserError if the sources are to be decoded differently.
     """

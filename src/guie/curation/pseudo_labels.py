@@ -97,12 +97,7 @@ def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
     """Fit the inverse temperature that maximizes the likelihood of the true classes.
 
     Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017, sec. 4.2)
-    changes confidences, but never which class comes first.
-
-    Args:
-        cos_NC: cosines of labelled images to all classes.
-        truth_N: index of the true class.
-        start: CLIP's own value; the result is within a factor of 100 of it.
+    changes confidences, but never which class comes first. The result is within a factor of 100 of `start`.
     """
     cos_NC = cos_NC.astype(np.float64)
     own_N = cos_NC[np.arange(len(truth_N)), truth_N]
@@ -148,17 +143,10 @@ def least_confidence(curve: pd.DataFrame, precision: float) -> float | None:
 def guess(
     emb_ND: np.ndarray | Rows, text_CD: np.ndarray, scale: float, labels: Sequence[str]
 ) -> pd.DataFrame:
-    """Predict the nearest of at least two classes for each image.
+    """Predict the nearest of at least two classes for each image, by unit vectors of one CLIP.
 
-    Args:
-        emb_ND: unit-length image embeddings, any float type.
-        text_CD: unit-length class embeddings of the same CLIP model.
-        scale: inverse temperature of the softmax over cosines.
-        labels: the name of each class.
-
-    Returns:
-        N rows with columns label, confidence (float32, the probability of the class) and margin
-        (float32, that minus the second largest probability).
+    `scale` is the inverse temperature of the softmax over cosines. Returns N rows with columns label,
+    confidence (float32, its probability) and margin (float32, that minus the second largest probability).
     """
     step, names = max(1, BLOCK_LOGITS // len(text_CD)), np.array(labels, object)
     blocks = []
@@ -192,14 +180,9 @@ def most_certain(
 
 
 def contradicted(own: pd.Series, guessed: pd.Series, known: Collection[str]) -> list[int]:
-    """Return the rows whose guess is none of their own labels.
+    """Return the rows whose guess is none of their own labels, such as `a|b`.
 
     A row with a label outside `known` never counts, because that label cannot be guessed.
-
-    Args:
-        own: the label of each row, such as `a|b`.
-        guessed: the guess of some of these rows.
-        known: all labels that can be guessed.
     """
     labels = own[guessed.index].str.split("|")
     return [

@@ -36,17 +36,11 @@ def match_shares(
 ) -> pd.DataFrame:
     """Drop train images until each domain has its share, keeping as many images as possible.
 
-    The scarcest domain keeps all its images. The largest classes of a domain lose images first: no class
-    loses its last image while another has two. The choice of images depends only on the seed and their
-    paths. Rows of val and test are kept.
+    The scarcest domain keeps all its images, and a domain that is not listed none. The largest classes of a
+    domain lose images first: no class loses its last image while another has two. The choice of images
+    depends only on the seed and their paths.
 
-    Args:
-        table: a manifest's rows, indexed from 0.
-        domain_of_row: the domain of each row, by the table's index: its own, or CLIP's prediction.
-        shares: relative shares; a domain that is not listed loses its train images.
-
-    Raises:
-        UserError: a domain in `shares` has no train image.
+    Raises UserError if a domain in `shares` has no train image.
     """
     train = table[table["split"] == "train"]
     domain = domain_of_row[train.index]

@@ -24,10 +24,7 @@ def choose_test_classes(
     """Choose a share of each domain's train classes to test on, as `held_out_classes` does.
 
     Domains that have a test split, and those in `leave`, keep all their classes in train. So do classes
-    of other domains that cleaning will join to one of them.
-
-    Args:
-        merge: classes that cleaning will rename; they move with the class that absorbs them.
+    that cleaning will join to one of them. Any other class to `merge` moves with the one that absorbs it.
     """
     leave = {*leave, *table.loc[table["split"] == "test", "domain"]}
     renamed = apply_merges(table, merge or {})

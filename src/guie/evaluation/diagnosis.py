@@ -215,9 +215,9 @@ def occurrences(near: Nearest) -> np.ndarray:
 def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Measure how evenly the index images are found, per domain and, in row "", over all domains.
 
-    Returns the columns `images` (count), `skew` of N_k (the third standardised moment: high if there are
-    hubs, NaN if all are found equally often), `never` (share of images in no query's first k), `most`
-    (largest N_k) and `held` (share of all finds by the most found 1 % of images).
+    Returns `images` (count), `skew` and `most` (maximum) of N_k, and two shares: `never`, of images in no
+    query's first k, and `held`, of all finds by the most found 1 % of images. The skew is the third
+    standardised moment: high if there are hubs, NaN if all are found equally often.
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
     rows = {}

@@ -33,11 +33,7 @@ ALL_POSITIVES = ("map_at_r", "r_precision")  # use as many ranks as a query has 
 def ranking_metrics(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, keys: Sequence[str] = STANDARD
 ) -> dict[str, np.ndarray]:
-    """Return the named metrics of every query, by their keys in `report.json`; see `metric`.
-
-    Raises:
-        ValueError: a query has no positive, so that no metric is defined.
-    """
+    """Return the named metrics of every query; see `metric`. Raises ValueError without a positive."""
     if (positives_Q < 1).any():
         raise ValueError("a query without positives has no score: leave it out and count it")
     return {key: metric(key, relevant_QK, positives_Q) for key in keys}

@@ -51,13 +51,9 @@ class Submission(nn.Module):
     """A submission's model that embeds raw images, one at a time, as the challenge's scorer does.
 
     Open trusted files only: its code runs in this process. Code that names an operator which reads or
-    writes files is refused.
+    writes files is refused. The file is unpacked in `folder` until it is loaded.
 
-    Args:
-        folder: where the file is unpacked until it is loaded.
-
-    Raises UserError if the file is not a submission, or the model fails on an image or varies its
-    dimension.
+    Raises UserError if the file is not a submission, or the model fails or varies its dimension.
     """
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
@@ -124,7 +120,7 @@ def load_embedding_model(
     """Load a run folder, a submission.zip or LIBRARY:NAME:TAG onto the accelerator's device.
 
     Args:
-        folder: where a submission is unpacked temporarily; created if needed.
+        folder: of a `Submission`; created if needed.
         size_px, fit: of a library's model.
         layers: of the backbone, returned in place of the embedding.
 

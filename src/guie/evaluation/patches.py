@@ -24,9 +24,8 @@ MOST_BYTES = 2**33  # of the patches that `embed_patches` returns
 class PatchFeatures(nn.Module):
     """A model's backbone that returns the patches after its last block, each of unit length.
 
-    Attributes: `patches` (P), a square grid; `dim`, P x F.
-
-    Raises UserError for an ensemble, or a backbone that is not a plain vision transformer.
+    Attributes: `patches` (P), a square grid; `dim`, P x F. Raises UserError for an ensemble,
+    or a backbone that is not a plain vision transformer.
     """
 
     def __init__(self, model: LoadedModel):
@@ -57,10 +56,7 @@ class PatchFeatures(nn.Module):
 
 
 def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndarray:
-    """Return the patches of each row's image by a model: float32 (T, P, F).
-
-    Args:
-        word: run folder or LIBRARY:NAME:TAG.
+    """Return the patches of each row's image by a model (run folder or LIBRARY:NAME:TAG): float32 (T, P, F).
 
     Raises UserError for a model without patches, or if they need more memory than MOST_BYTES.
     """

@@ -18,11 +18,7 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
 
     The value depends on the images that initialise the clusters, hence on `seed` and the order of rows:
     average several seeds for a decision. It is far above 0 for random embeddings of small classes, so compare
-    it only within one set of images.
-
-    Args:
-        emb_ND: finite, of any length.
-        label_N: one class an image; a text `a|b` is its own class.
+    it only within one set of images. A label `a|b` is its own class.
     """
     from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
 
@@ -46,11 +42,8 @@ def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.nda
     """Return global average precision (micro AP): one ranking of all answers, most confident first.
 
     It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer; NaN for
-    none. Distractors are not in that number, but lower P. Ties keep the order of the rows.
-
-    Args:
-        confidence_Q: float; -inf for no answer at all.
-        is_correct_Q, has_answer_Q: bool; both are False for a distractor.
+    none. Distractors are not in that number, but lower P. A confidence of -inf is no answer at all. Ties
+    keep the order of the rows.
     """
     correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
     precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)

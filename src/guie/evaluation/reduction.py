@@ -40,9 +40,8 @@ class Components:
 def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     """Fit the first `dim` principal components of unit vectors, in float64.
 
-    `whiten` gives every component the same variance on the fitted data.
-
-    Raises UserError if the vectors are not finite, or vary in fewer than `dim` dimensions.
+    `whiten` gives every component the same variance on the fitted data. Raises UserError if the vectors are
+    not finite, or vary in fewer than `dim` dimensions.
     """
     from sklearn.decomposition import PCA  # takes a second, and is seldom needed
 
@@ -108,10 +107,8 @@ def reduced(
 ) -> Embeddings:
     """Reduce the dimension of embeddings, separately for every specialist.
 
-    Args:
-        fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
-        kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
-        seed: of a random projection.
+    `fit` are embeddings [F, D] by the same models, for PCA. `kind` is one of REDUCTIONS in
+    `guie.evaluation.protocols.catalogue`. The seed is that of a random projection.
 
     Raises UserError if that many dimensions cannot be fitted.
     """

@@ -71,13 +71,11 @@ class Reranker:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the first k rows of each query in the corrected order, and their corrected scores.
 
-        Args:
-            queries_BD: unit vectors.
-            own_B: rows of the queries' own images, which are not found; -1 for none.
-            patches_BPF: the queries' patches; None leaves `local` out, as for a text.
+        A score is a cosine only without corrections of hubs and `local`. Ties go to the lower row.
 
-        Returns: rows [B, k], -1 past the end, and scores, -inf past the end. A score is a cosine only
-        without corrections of hubs and `local`. Ties go to the lower row.
+        Args:
+            queries_BD, k, own_B: as of `Find`.
+            patches_BPF: the queries' patches; None leaves `local` out, as for a text.
         """
         depth = min(max(CANDIDATES * k, LEAST), len(self._rows_R))
         size = max(1, ENTRIES // (LISTED * depth))

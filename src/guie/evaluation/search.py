@@ -187,10 +187,8 @@ def score_queries(
 ) -> pd.DataFrame:
     """Return the named metrics of each query, indexed by row T; NaN if it has no positive.
 
-    Args:
-        rankings: together, of all queries of the search.
-        store: scores of other processes are NaN until they are in it.
-        query_counts: R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
+    The rankings have all queries of the search. Scores of other processes are NaN until the store has them.
+    With `query_counts`, R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
     """
     scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
     return pd.concat(scores).reindex(search.query_Q)

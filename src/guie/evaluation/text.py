@@ -41,9 +41,6 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
     Unit-length sentence embeddings are averaged within each name and then over the names, so that all
     names of a class weigh equally. The result is cached for each model, class list and templates.
 
-    Args:
-        classes: names of each class, in plain words.
-
     Raises UserError if there is no such model.
     """
     _, name, pretrained = config.model.split(":", 2)

@@ -32,8 +32,6 @@ def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, An
     """Return R@1 and mMP@5 over the merged index: the means over the domains, and of each domain.
 
     They equal those of `guie.evaluation.protocols.evaluating.evaluate`, which also raises the same errors.
-
-    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}.
     """
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)

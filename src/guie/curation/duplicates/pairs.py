@@ -41,11 +41,10 @@ def close_pairs(
 
     A row proposes at most NEAREST pairs; of others as near, the first ones. So many images of one hash are
     paired with the first of them. The centre of an image is compared with the whole of the other, to find
-    crops.
+    crops. With `mirrored`, images are also compared with the mirror images of others.
 
     Args:
         prints: the columns of `Hashes`; an empty hash matches nothing.
-        mirrored: also compare each image with the mirror images of the others.
         part: n and m, to pair only every m-th row, from row n on.
 
     Returns columns first < second (positions in `prints`) and distance in bits, sorted.

@@ -69,9 +69,7 @@ def score_part(
     headline), `pooled` over queries (the challenge's number). No metric includes a query without positive.
     A domain without any positive has None for every metric and is left out of the mean.
 
-    Raises:
-        UserError: no query has a positive, or an embedding is not finite.
-        ValueError: not one embedding for each row.
+    Raises UserError if no query has a positive, or an embedding is not finite.
     """
     if isinstance(embeddings_TD, Rankings):
         scores = ranked_scores(part, table, embeddings_TD)
