@@ -74,17 +74,15 @@ def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> Non
     (search,) = searches("merged", images, images.domain_T)
     for rows in (search.query_Q, search.index_I):
         _rows_by_name(table, rows)  # refuses two of one name
-    quoted_T = names_of(table["image_path"]).map(json.dumps).to_numpy()
+    name_T = names_of(table["image_path"]).to_numpy(object)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         start = "{"
         for ranking in rankings(images, embedded, search):
             for block in ranking.blocks(DEPTH, MOST_QUERIES, title="rankings"):
                 for row, found_K, score_K in zip(*block, strict=True):
-                    scores = zip(quoted_T[found_K], score_K.tolist(), found_K >= 0, strict=True)
-                    pairs = ", ".join(
-                        f"{name}: {score!r}" for name, score, is_there in scores if is_there
-                    )
-                    file.write(f"{start}\n{quoted_T[row]}: {{{pairs}}}")
+                    names, scores = name_T[found_K[found_K >= 0]], score_K[found_K >= 0].tolist()
+                    ranked = json.dumps(dict(zip(names, scores, strict=True)))
+                    file.write(f"{start}\n{json.dumps(name_T[row])}: {ranked}")
                     start = ","
         file.write("\n}\n")
 

@@ -127,7 +127,6 @@ def limits(
         row |= {"reach": reach, "exponent": tail.exponent, "sure_limit": sure, "copy_limit": copy}
         for name, limit in (("sure", sure), ("copies", copy), ("near", reach)):
             row[name] = int((differences <= limit).sum())
-        for name, limit in (("sure", sure), ("copies", copy)):
             row[f"false_{name}"] = tail.below(limit)
             row[f"recall_{name}"] = float((altered[domain] <= limit).mean())
         rows.append(row)
