@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from guie.config import MixConfig
 from guie.curation import pipeline
-from guie.curation.classes import oversample
+from guie.curation.classes import match_shares, oversample, split_validation
 from guie.curation.cleaning import clean_rows, drop_late_leaks
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.links import images_of, measured
 from guie.curation.features import Embedder, Job
-from guie.curation.pseudo_labels import pseudo_label
+from guie.curation.pseudo_labels import domains_of, pseudo_label
 from guie.curation.selection import select_rows
-from guie.curation.shares import match_domains
-from guie.curation.splits import split_validation
 from guie.data.manifest import Sidecar
 
 
@@ -37,7 +37,9 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     table = pipeline.cap_classes(table, config, embed)
     after("max_images", table)
     if config.shares:
-        table = match_domains(table, config.shares, job)
+        by = config.shares.domain_source
+        domains = domains_of(table, by, job) if by else table["domain"]
+        table = match_shares(table, domains, config.shares.shares, config.seed)
         after("shares", table)
     table = split_validation(table, config.val_fraction, config.seed, leave=sidecar.whole())
     if config.clean and links is not None:
@@ -90,18 +92,16 @@ def compute_part(job: Job, part: tuple[int, int]) -> str:
     return f"{checked}, features computed, {len(pairs):,} pairs of similar images compared"
 
 
-def _embedded(config: MixConfig, table: pd.DataFrame) -> list[tuple[Embedder, pd.DataFrame]]:
-    """Return the models whose features the steps need, each with the rows that it embeds."""
+def _embedded(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[Embedder, pd.DataFrame]]:
+    """Yield the models whose features the steps need, each with the rows that it embeds."""
     train = table[table["split"] == "train"]
-    wanted: list[tuple[Embedder, pd.DataFrame]] = []
     if labels := config.pseudo_labels:
-        wanted.append((labels.clip, train[train["domain"].isin(labels.domains)]))
+        yield labels.clip, train[train["domain"].isin(labels.domains)]
     if (clean := config.clean) and clean.model:
         if clean.outliers or clean.cap == "diverse" or clean.suggest_merges is not None:
-            wanted.append((clean, train))
+            yield clean, train
     if config.shares and config.shares.domain_source:
-        wanted.append((config.shares.domain_source.clip, train))
+        yield config.shares.domain_source.clip, train
     if config.selection and config.selection.evaluator == "proxy":
         assert config.selection.proxy is not None  # checked with the config
-        wanted.append((config.selection.proxy, table))
-    return wanted
+        yield config.selection.proxy, table

@@ -20,10 +20,9 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
-from guie.curation.classes import cap, drop_rare
+from guie.curation.classes import cap, choose_test_classes, drop_rare, move_to_test
 from guie.curation.features import Embed, Job
 from guie.curation.findings import COLUMNS as FINDINGS
-from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked
 from guie.data.datasets import read_folder
@@ -134,7 +133,7 @@ def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
 
 
 def checks_of(config: MixConfig, paths: Sequence[str], prefix: str) -> Checks:
-    """Return what is to be found out about images below the prefix, within the mix's root."""
+    """Return the checks of images below the prefix, within the mix's root."""
     check = FINGERPRINTS if config.clean else VERIFY
     return Checks(check, config.image_root, paths, prefix=prefix)
 

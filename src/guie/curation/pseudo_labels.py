@@ -1,4 +1,4 @@
-"""CLIP's zero-shot labels: label or check the train images of a mix, with calibrated confidences."""
+"""CLIP's zero-shot labels: label or check the train images of a mix, or predict their domains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
 
 from guie.base.errors import UserError
-from guie.config.data import PseudoLabelConfig
+from guie.config.data import DomainNames, PseudoLabelConfig
 from guie.curation.features import Job
 from guie.data.manifest import load_manifest
 from guie.evaluation.text import ClassTexts, class_texts
@@ -59,6 +59,17 @@ def pseudo_label(table: pd.DataFrame, settings: PseudoLabelConfig, job: Job) -> 
     if "label_source" in table:
         table["label_source"] = table["label_source"].fillna("")
     return table.reset_index(drop=True)
+
+
+def domains_of(table: pd.DataFrame, by: DomainNames, job: Job) -> pd.Series:
+    """Return the domain of each row: the manifest's, and CLIP's prediction for train images."""
+    train = table.index[table["split"] == "train"]
+    texts = class_texts(by.clip, by.names)
+    features = job.embed(by.clip)(table["image_path"][train].tolist(), "whole")
+    guesses = guess(features, texts.emb_CD, texts.scale, list(by.names))
+    domain_of_row = table["domain"].copy()
+    domain_of_row[train] = guesses["label"].to_numpy()
+    return domain_of_row
 
 
 def _calibrated(

@@ -116,7 +116,6 @@ def render(summary: Mapping[str, Any]) -> str:
 
 
 def _cell(counts: Sequence[Mapping[str, int]]) -> str:
-    """Format the sum of counts."""
     if not counts:
         return "-"
     classes, images = (sum(one[key] for one in counts) for key in ("classes", "images"))

@@ -127,7 +127,7 @@ def strayed(near: Nearest, table: pd.DataFrame, column: str = "domain") -> pd.Da
 def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Return columns `query` and `answer` (labels of queries and wrong first results), `queries`, `share`.
 
-    The most frequent pair comes first; the share is of the class's queries.
+    The most frequent pair comes first. A share counts the queries of a class.
     """
     wrong = strayed(near, table, "label")
     pairs = wrong.groupby(["query", "answer"]).size().rename("queries").reset_index()

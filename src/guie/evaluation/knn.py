@@ -196,12 +196,10 @@ _entered: ContextVar[bool] = ContextVar("_entered", default=False)
 def search_threads(processes: int = 1) -> Iterator[None]:
     """Run the searches of the block with all cores that this process may use, then restore the threads.
 
-    By default the other processes of a run wait meanwhile. The outermost of several nested blocks decides.
-    Without a launcher, and with any OMP_NUM_THREADS but 1, nothing changes: faiss takes all cores then,
-    or as many as the user chose. A launcher's 1 looks the same as a user's.
-
-    Args:
-        processes: how many processes of this machine search at the same time, and share its cores.
+    So many processes of this machine search at the same time, and share its cores; by default the others
+    wait. The outermost of several nested blocks decides. Without a launcher, and with any OMP_NUM_THREADS
+    but 1, nothing changes: faiss takes all cores then, or as many as the user chose. A launcher's 1 looks the
+    same as a user's.
     """
     launched = any(name in os.environ for name in LAUNCHED)
     if not launched or os.environ.get("OMP_NUM_THREADS") != "1" or _entered.get():

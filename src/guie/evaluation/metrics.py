@@ -53,9 +53,7 @@ def metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.nda
     * `map_at_K`: the sum over i <= K of P(i) rel(i), over min(n, K) (GLDv2, arXiv 2004.01804; UnED).
     * `found_at_K`: the number of positives in the first K over min(n, K): IR's recall (ILIAS).
 
-    Args:
-        relevant_QK: bool, rel. K is `depth_of` the keys, or the size of the index if that is smaller.
-        positives_Q: n, without the query's own image.
+    `relevant_QK` has as many ranks as `depth_of` the keys, or the index. n is without the query's own image.
     """
     if key == "mmp_at_5":
         window_Q = np.minimum(positives_Q, 5)
@@ -89,6 +87,31 @@ def _number(key: str) -> int:
 def plain(values: pd.Series) -> dict[str, float | None]:
     """Convert scores by key to JSON numbers: None for NaN."""
     return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}
+
+
+def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
+    """Return global average precision (micro AP): one ranking of all answers, most confident first.
+
+    It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer; NaN for
+    none. Distractors are not in that number, but lower P. A confidence of -inf is no answer at all. Ties
+    keep the order of the rows.
+    """
+    correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
+    precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)
+    answers = has_answer_Q.sum()
+    return float((precision_Q * correct_Q).sum() / answers) if answers else np.nan
+
+
+def recognition(
+    confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
+) -> dict[str, float]:
+    """Return Met's numbers: GAP of all queries; GAP- and accuracy of those that have an answer."""
+    known = has_answer_Q
+    return {
+        "gap": gap(confidence_Q, is_correct_Q, has_answer_Q),
+        "gap_minus": gap(confidence_Q[known], is_correct_Q[known], has_answer_Q[known]),
+        "accuracy": float(is_correct_Q[known].mean()) if known.any() else np.nan,
+    }
 
 
 def _within(relevant_QK: np.ndarray, window_Q: np.ndarray) -> np.ndarray:

@@ -30,12 +30,8 @@ def map_at_1k(
     """Return ILIAS's mAP@1k: sum of P(i) rel(i) for i <= 1000, over min(n, 1000), [Q]; NaN without positives.
 
     Equal similarities are one step, as in scikit-learn, which ILIAS uses: each relevant image among them gets
-    the precision at their end. Everywhere else in this package, they count one after the other.
-
-    Args:
-        relevant_QK: bool; ranks above 1000 are ignored.
-        positives_Q: number of relevant images in the index.
-        similarity_QK: descending along a row.
+    the precision at their end. Everywhere else in this package, they count one after the other. Similarities
+    descend along a row.
     """
     relevant_QK, similarity_QK = relevant_QK[:, :DEPTH], similarity_QK[:, :DEPTH]
     # For each rank, the last rank with the same similarity

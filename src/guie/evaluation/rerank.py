@@ -43,9 +43,8 @@ class Reranker:
 
     Args:
         vectors_ND: unit vectors of the index; may be memory-mapped.
-        find: the search that proposes candidates, exact or approximate, in all rows or some.
+        find: the search that proposes candidates, exact or approximate, in `rows_R` or all rows.
         methods: the result of `guie.base.arguments.methods_of`.
-        rows_R: the rows that `find` searches; None for all.
         patches_of: the patches of index images, for the method `local`.
     """
 
@@ -74,7 +73,7 @@ class Reranker:
         A score is a cosine only without corrections of hubs and `local`. Ties go to the lower row.
 
         Args:
-            queries_BD, k, own_B: as of `Find`.
+            queries_BD, k, own_B: see `Find`.
             patches_BPF: the queries' patches; None leaves `local` out, as for a text.
         """
         depth = min(max(CANDIDATES * k, LEAST), len(self._rows_R))

@@ -5,9 +5,12 @@ Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the t
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,13 +18,15 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
-from guie.evaluation.knn import Embeddings, Find, block_size, exact
+from guie.evaluation.knn import RESERVED_BYTES, Embeddings, Find, block_size, exact, search_threads
 from guie.rows.filling import T, fill, own_blocks
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
 MOST_QUERIES = 4096  # in one block
 SETS = 4096  # of labels that are compared with all others at once
+LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
+COLUMNS = ("image_path", "label", "domain", "role", "dataset", "subsets")  # that scores depend on
 
 
 @dataclass(frozen=True)
@@ -270,3 +275,53 @@ def unanswerable(queries: int) -> UserError:
     return UserError(
         f"none of {queries} queries has a positive in the index; check the columns label and role"
     )
+
+
+def search_together(
+    work: Callable[[ScoreStore | None], None],
+    share: Callable[[ScoreStore], None],
+    folder: Path,
+    key: str,
+    pairs: int,
+) -> None:
+    """Run `work` in the main process, once all processes have searched and stored their shares.
+
+    Args:
+        work: searches what is not stored, and writes the result.
+        share: searches and stores the share of this process.
+        folder: of the store, until the work is done; a search of fewer than LONG pairs stores nothing.
+        key: the result of `key_of`; scores of another one are not taken.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes == 1 and pairs < LONG:
+        work(None)
+        return
+    store = Store(folder, {"scores": "of queries"})
+    if processes == 1:
+        work(ScoreStore(store, prefix=key))
+        store.remove()
+        return
+    # Imported here, as a search in one process needs no torch.
+    from guie.base.devices import make_accelerator
+
+    accelerator = make_accelerator()
+    with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
+        share(ScoreStore(store, (accelerator.process_index, processes), key))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        work(ScoreStore(store, prefix=key))
+        store.remove()
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
+def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, settings: object) -> str:
+    """Return a hash of all that the blocks of a search depend on."""
+    digest = hashlib.sha256()
+    for array_TD in embeddings:
+        digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
+        digest.update(np.ascontiguousarray(array_TD).data)
+    known = table[[column for column in COLUMNS if column in table]]
+    digest.update(pd.util.hash_pandas_object(known, index=False).to_numpy().tobytes())
+    digest.update(repr((settings, MOST_QUERIES, RESERVED_BYTES)).encode())
+    return digest.hexdigest()

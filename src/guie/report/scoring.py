@@ -17,7 +17,6 @@ from guie.data.manifest.companions import companion_path
 from guie.evaluation.files import arrays_of, as_units, load_embeddings, table_of
 from guie.evaluation.graded import read_grades
 from guie.evaluation.knn import Embeddings
-from guie.evaluation.long_search import key_of, search_together
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
@@ -25,7 +24,7 @@ from guie.evaluation.protocols.retrieval import Scores
 from guie.evaluation.ranking_files import read_rankings, write_rankings
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
 from guie.evaluation.rerank import Rerank
-from guie.evaluation.search import ScoreStore
+from guie.evaluation.search import ScoreStore, key_of, search_together
 from guie.report.tables import reports_table
 
 
@@ -98,7 +97,7 @@ def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame)
     if LOCAL not in methods:
         return Rerank(methods)
     # Imported here, as the other methods need no torch.
-    from guie.evaluation.patches import embed_patches
+    from guie.evaluation.opened import embed_patches
 
     return Rerank(methods, embed_patches(args.model, manifest, table))
 
