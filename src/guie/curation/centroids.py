@@ -46,10 +46,8 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
     is far from its class too, but equally far from all others. The own centroid uses only the
     *other* images of the class, because an outlier shifts the centroid of a small class. The
     robust z of the distance is (distance - median) / (1.4826 MAD) over the domain. An image with
-    several labels is compared with the class that it is nearest to.
-
-    Returns:
-        Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
+    several labels is compared with the class that it is nearest to. In the findings, `other_path` is the most
+    typical image of the class, and `similarity` the cosine to the class.
     """
     members = train_members(table)
     members = members[class_sizes(members) >= LEAST].reset_index(drop=True)
@@ -82,10 +80,7 @@ def robust_z(values: pd.Series) -> pd.Series:
 
 
 def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (N,) cosines of each member to the rest of its class, and to the nearest other class.
-
-    The second cosine is -1 if there is no other class.
-    """
+    """Return (N,) cosines of each member to the rest of its class, and to the nearest other (or else -1)."""
     codes_N, names = pd.factorize(members["label"])
     sums_CD = class_sums(codes_N, len(names), features_ND)
     own_N = np.einsum("nd,nd->n", unit(sums_CD[codes_N] - features_ND), features_ND)

@@ -25,10 +25,7 @@ def train_members(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
-    """Drop the train classes with fewer than `min_images` images.
-
-    An image with several labels loses the rare ones; it is dropped when no label remains.
-    """
+    """Drop the train classes with fewer than `min_images` images; an image is dropped with its last class."""
     members = train_members(table)
     rare = class_sizes(members) < min_images
     kept, lost = members[~rare], members[rare]
@@ -95,10 +92,7 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
 
 
 def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
-    """Rename classes; images of a merged class move to the domain of the class they join.
-
-    Raises UserError if the table lacks a class, or if the target class is itself merged.
-    """
+    """Rename classes; their images move to the domain of the class they join. Raises UserError."""
     if not merge:
         return table
     members = memberships(table)
@@ -230,9 +224,8 @@ def held_out_classes(
 ) -> set[str]:
     """Choose the held-out classes of one domain: a rounded share, at least one, never all.
 
-    Classes that share an image move together. A class with one image stays in train, because its
-    query would have no positive, and so do those in `stay`. The order depends only on the seed and
-    the class names.
+    Classes that share an image move together. A class with one image stays in train, because its query would
+    have no positive, and so do those in `stay`. The order depends only on the seed and the class names.
     """
     images = members["label"].value_counts().to_dict()
     target = min(max(1, round(fraction * len(images))), len(images) - 1)

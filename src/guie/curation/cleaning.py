@@ -85,10 +85,9 @@ def clean(
 def clean_rows(
     table: pd.DataFrame, cleaning: CleaningConfig, embed: Embed, job: Job
 ) -> tuple[pd.DataFrame, Links]:
-    """Return the rows that cleaning keeps, and the links between copies.
+    """Return the rows that cleaning keeps, and the links between copies. Raises UserError.
 
     The findings are written next to the mix, with pictures, before anything is refused.
-    Raises UserError for findings whose action is `stop`, or if a rule exceeds `share_max`.
     """
     config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))

@@ -109,11 +109,7 @@ class Proxy:
 
 
 class FullTraining:
-    """Score train rows by a full training run: the best score on a fixed val split.
-
-    `table` has train and val, and `sidecar` the overlaps that it declares. Raises UserError if the config of
-    the training is at fault.
-    """
+    """Score train rows by a full run: the best score on the table's val split. Raises UserError."""
 
     def __init__(
         self, table: pd.DataFrame, selection: SelectionConfig, config: MixConfig, sidecar: Sidecar

@@ -150,8 +150,7 @@ class Verdicts:
     def write(self, findings: pd.DataFrame) -> None:
         """Append the near pairs of the findings to the earlier verdicts, doubtful pairs first.
 
-        A verdict is kept even if its pair is not found again. So is a row with text in a column
-        that a user added.
+        All verdicts are kept, and rows with text in a column that a user added.
         """
         pairs = findings[findings["copy"] == "near"].round({"limit": 4}).assign(verdict="")
         pairs = pairs.sort_values(["sure", "difference", *KEY])

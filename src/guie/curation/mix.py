@@ -19,10 +19,7 @@ from guie.data.manifest import Sidecar
 
 
 def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
-    """Run the steps of a mix in order; return its rows and the overlaps its sidecar declares.
-
-    Raises UserError for whatever a step refuses.
-    """
+    """Run the steps of a mix in order; return its rows and its sidecar. Raises UserError as they do."""
     config, after = job.config, job.report.after
     table, sidecar = pipeline.read_sources(job)
     embed = links = None
@@ -56,11 +53,10 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
 
 
 def compute_part(job: Job, part: tuple[int, int]) -> str:
-    """Compute part n of m of what curating reads from stores, and return what was done.
+    """Compute part n of m of what curating reads from stores; return what was done. Raises UserError.
 
     Every job checks its images. If all images of the mix are checked by then, it also computes its part of
-    the features and compares its part of the similar pictures. Later steps may drop an image that got
-    features here. Raises UserError.
+    the features, even of images that later steps drop, and compares its part of the similar pictures.
     """
     config, workers, _ = job
     done, missing, good = 0, 0, []

@@ -92,11 +92,10 @@ def refuse_overwriting(config: MixConfig) -> None:
 
 
 def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
-    """Read all sources into one table and one sidecar; image_path is relative to the mix's root.
+    """Read all sources into one table and one sidecar. Raises UserError for an invalid source.
 
-    The test split of `test_fraction` is cut here: no later rule changes it.
-    Column `source` holds the number of the source. A `clean` block adds the columns of
-    `FINGERPRINTS`. Raises UserError for an invalid source.
+    The test split of `test_fraction` is cut here: no later rule changes it. Column `source` holds the number
+    of the source. A `clean` block adds the columns of `FINGERPRINTS`.
     """
     config, report = job.config, job.report
     listed: list[pd.DataFrame] = []
@@ -155,10 +154,7 @@ def _verified(read: Manifest, name: str, prefix: str, job: Job) -> pd.DataFrame:
 
 
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
-    """Read a source as a manifest, and count the skipped files by reason.
-
-    Raises UserError for an invalid source, and SystemExit if a toy set cannot be drawn.
-    """
+    """Read a source as a manifest; count skipped files by reason. Raises UserError; SystemExit as `draw`."""
     if isinstance(source, DatasetSource):
         read, skipped = read_source(source, seed, workers)
         for warning in read.warnings:
@@ -207,10 +203,7 @@ def draw(source: ToySource, workers: int) -> None:
 
 
 def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
-    """Merge what the sources, by name, declare about the mix's domains.
-
-    Raises UserError if the sources are to be decoded differently.
-    """
+    """Merge what the sources, by name, declare. Raises UserError if they are to be decoded differently."""
     by_decode = {sidecar.decode: name for name, sidecar in sidecars.items()}
     if len(by_decode) > 1:
         raise UserError(
@@ -230,10 +223,9 @@ def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
 
 
 def prefix_of(source: Path, root: Path) -> str:
-    """Return the prefix that makes a path in `source` relative to `root`: "toy/", or "".
+    """Return the prefix that makes a path in `source` relative to `root`: "toy/", or "". Raises UserError.
 
     Links are not resolved: a data set linked into the root counts as inside it.
-    Raises UserError if the source is outside the root.
     """
     inside, outside = os.path.abspath(root), os.path.abspath(source)
     common = os.path.commonpath([inside, outside])
@@ -251,10 +243,9 @@ def prefix_of(source: Path, root: Path) -> str:
 
 
 def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate the tables in the order of the sources, indexed from 0.
+    """Concatenate the tables of the sources, indexed from 0. Raises UserError for an image that is in two.
 
     A column that only some sources have is empty for the others; a missing weight is 1.
-    Raises UserError if an image is in two sources.
     """
     seen: dict[str, int] = {}
     for number, table in enumerate(tables):
@@ -298,10 +289,7 @@ def cap_classes(table: pd.DataFrame, config: MixConfig, embed: Embed | None) -> 
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
-    """Check the combined manifest: sources that are valid alone may overlap.
-
-    Raises UserError for overlaps, and if a mix for training has no train images.
-    """
+    """Raise UserError for sources that overlap, or a mix for training without train images."""
     if not config.benchmark and not (table["split"] == "train").any():
         raise UserError(
             f"{config.out}: no source has train images; add one, or set benchmark: true for a mix"

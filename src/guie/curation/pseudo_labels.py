@@ -25,10 +25,7 @@ CURVE_POINTS = 12  # of the calibration curve that the summary has
 
 
 def pseudo_label(table: pd.DataFrame, settings: PseudoLabelConfig, job: Job) -> pd.DataFrame:
-    """Label the train images of the config's domains by zero-shot CLIP; drop the unsure ones.
-
-    Raises UserError if there is no such image, or if no confidence reaches the required precision.
-    """
+    """Label the train images of the config's domains by CLIP, and drop the unsure ones. Raises UserError."""
     train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
     if train.empty:
         raise UserError(
@@ -191,10 +188,7 @@ def most_certain(
 
 
 def contradicted(own: pd.Series, guessed: pd.Series, known: Collection[str]) -> list[int]:
-    """Return the rows whose guess is none of their own labels, such as `a|b`.
-
-    A row with a label outside `known` never counts, because that label cannot be guessed.
-    """
+    """Return the rows whose guess is none of their own labels, such as `a|b`, if all of these are `known`."""
     labels = own[guessed.index].str.split("|")
     return [
         row

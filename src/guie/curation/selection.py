@@ -56,10 +56,7 @@ class Step:
 def select_rows(
     table: pd.DataFrame, selection: SelectionConfig, job: Job, sidecar: Sidecar
 ) -> pd.DataFrame:
-    """Return the train rows of the best mix found, with all of val and test.
-
-    Raises UserError if there is no val split to score on, or the budget ends within the first step.
-    """
+    """Return the train rows of the best mix found, with all of val and test. Raises UserError."""
     if not (table["split"] == "val").any():
         raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
@@ -145,11 +142,8 @@ class Evaluations:
     The budget counts every score that the search uses, logged or not, and the seconds that its
     computation took. So a search ends at the same step however often it is restarted.
 
-    Args:
-        path: the log, JSON lines.
-        identity: everything that a score depends on except mix and seed; first line of the log.
-
-    Raises UserError if the log has another identity, or is not a log.
+    The log is JSON lines. Its first one is the identity: everything that a score depends on except mix and
+    seed. Raises UserError if the log has another identity, or is not a log.
     """
 
     def __init__(
@@ -298,19 +292,13 @@ def _step(
 
 
 def standard_error(gains: Sequence[np.ndarray]) -> float:
-    """Return the standard error of a mean gain, with the variance pooled over the candidates.
-
-    A few seeds estimate the variance of one candidate badly, but of all candidates together well.
-    """
+    """Return the standard error of a mean gain; the variance is pooled, as few seeds estimate one badly."""
     variance = np.mean([gains_S.var(ddof=1) for gains_S in gains])
     return math.sqrt(variance / len(gains[0]))
 
 
 def search(candidates: Sequence[Candidate], evaluations: Evaluations, out: Path) -> list[Step]:
-    """Select greedily until no move gains or the budget is spent; `out` has the steps so far, as JSON.
-
-    Raises UserError if no step is possible, or the budget ends before the first step does.
-    """
+    """Select greedily until no move gains or the budget ends; write `out`. Raises UserError for no step."""
     steps: list[Step] = []
 
     def write(stopped: str) -> None:

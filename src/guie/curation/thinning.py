@@ -33,10 +33,7 @@ from guie.rows.hashes import perceptual_hashes
 def read_source(
     source: DatasetSource, seed: int = 0, workers: int = 1
 ) -> tuple[Reading, Counter[str]]:
-    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
-
-    Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
-    """
+    """Return a data set source as a manifest, and counts of skipped images by reason. Raises UserError."""
     folder = folder_of(source)
     reading = read_dataset(
         DATASETS[source.kind],
@@ -109,10 +106,7 @@ def thin_test(
 
 
 def distinct(folder: Path, limit: int, bits: int, paths: list[str]) -> list[str]:
-    """Return the first `limit` of `paths` whose hashes all differ in more than `bits` of 64 bits.
-
-    A picture without structure has no hash and is kept, and so is one that cannot be opened.
-    """
+    """Return the first `limit` of `paths` whose hashes differ in more than `bits`, or that have none."""
     kept: list[str] = []
     hashes: list[int] = []
     for path in paths:

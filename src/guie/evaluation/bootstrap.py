@@ -162,10 +162,7 @@ def paired(
 
 
 def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
-    """Return the comparison as a sentence; it is decided if the interval excludes 0.
-
-    `names` are those of a and b, in this order, whichever is ahead.
-    """
+    """Return the comparison of models a and b as a sentence; it is decided if the interval excludes 0."""
     difference, low, high = comparison.difference, comparison.low, comparison.high
     behind, ahead = names
     share = comparison.p_better

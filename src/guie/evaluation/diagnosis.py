@@ -174,10 +174,7 @@ class Gaps:
 
 
 def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -> Gaps:
-    """Return distances to positives and negatives for a domain-balanced sample of queries.
-
-    A distance is NaN if the index has no negative. Arguments are those of `nearest`.
-    """
+    """Return distances to positives and negatives (NaN for none) of a domain-balanced sample of queries."""
     images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
     sampled = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
@@ -237,10 +234,7 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_firsts(near: Nearest) -> pd.DataFrame:
-    """Return images that are a wrong first result: columns `row`, `wrong` (queries), `found` (N_k).
-
-    The image with the most such queries comes first, then the lower row.
-    """
+    """Return wrong first results, the most frequent first: `row`, `wrong` (queries), `found` (N_k)."""
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)
     found = occurrences(near)[np.searchsorted(near.index_I, row)]

@@ -57,10 +57,7 @@ def _trapezoid_ap(rank_P: np.ndarray) -> float:
 
 
 def read_grades(path: Path) -> pd.DataFrame:
-    """Read query and image (paths as in the manifest) and grade, one row per graded pair.
-
-    Raises UserError that names the file and its first bad row.
-    """
+    """Read query, image (paths as in the manifest) and grade of each pair. Raises UserError for a bad row."""
     grades = read_companion(path, "relevance")
     for line, word in grades["grade"][~grades["grade"].isin(CODES)].items():
         raise UserError(f"{path}:{line}: unknown grade {word!r}; known: {', '.join(CODES)}")

@@ -133,10 +133,7 @@ def exact(unit_TD: np.ndarray, index_I: np.ndarray) -> Find:
 
 
 def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Normalise embeddings to unit length, float32; a zero vector stays zero.
-
-    Raises UserError if one is not finite, ValueError if there are more or fewer paths.
-    """
+    """Normalise to unit length, float32; a zero vector stays zero. Raises UserError if one is not finite."""
     if len(embeddings_TD) != len(paths):
         raise ValueError(f"{len(embeddings_TD)} embeddings for {len(paths)} rows")
     length_T = lengths(embeddings_TD, np.asarray(paths))

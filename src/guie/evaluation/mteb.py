@@ -42,10 +42,7 @@ SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these
 
 
 def score_by_mteb(args: argparse.Namespace) -> None:
-    """Score a model on mteb's tasks or a manifest's split, as `validate.py --mteb` asks; print the scores.
-
-    Raises UserError for an unknown task, or an image that cannot be decoded.
-    """
+    """Score a model as `validate.py --mteb` asks, and print the scores. Raises UserError."""
     if args.mteb:
         public = mteb.get_tasks(
             task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True

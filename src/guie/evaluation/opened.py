@@ -205,10 +205,7 @@ class PatchFeatures(nn.Module):
 
 
 def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndarray:
-    """Return the patches of each row's image by a model (run folder or LIBRARY:NAME:TAG): float32 (T, P, F).
-
-    Raises UserError for a model without patches, or if they need more memory than MOST_BYTES.
-    """
+    """Return the patches of each row's image by the model `word`: float32 (T, P, F). Raises UserError."""
     model = open_model(word)
     features = PatchFeatures(model)
     paths, place_T = np.unique(table["image_path"].to_numpy(str), return_inverse=True)
@@ -242,10 +239,7 @@ class PromptWeights(nn.Module):
 def prompt_weights(
     model: LoadedModel, manifest: Manifest, split: str = "test", workers: int | None = None
 ) -> pd.DataFrame:
-    """Return the mean weight of each prompt (column) over each domain's images (row) of a split.
-
-    Raises UserError for a model without a prompt pool.
-    """
+    """Return each prompt's mean weight (column) over each domain's images (row). Raises UserError."""
     embedder = model.embedder
     if not isinstance(embedder, Embedder) or not isinstance(embedder.backbone.prompts, Pool):
         raise UserError(f"{model.source}: the model has no prompt pool")

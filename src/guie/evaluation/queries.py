@@ -97,10 +97,7 @@ class QueryModel:
         return TextEncoder(self._model("query with an image"))
 
     def embed_text(self, text: str) -> np.ndarray:
-        """Embed a text in the space of the images; return a unit vector (1, D).
-
-        Raises UserError for a model without a text encoder, or an empty text.
-        """
+        """Embed a text in the space of the images; return a unit vector (1, D). Raises UserError."""
         if not text.strip():
             raise UserError("the text is empty; describe what the image shows")
         with self._lock:
@@ -111,10 +108,7 @@ class QueryModel:
         return PatchFeatures(self._model("for --rerank local, index a run"))
 
     def patches(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return the patches of upright RGB images (B, P, F).
-
-        Raises UserError for a model that is not a plain vision transformer.
-        """
+        """Return the patches of upright RGB images (B, P, F). Raises UserError."""
         with self._lock:
             found = self._outputs(images, self._features)
         return found.reshape(len(images), self._features.patches, -1)

@@ -62,10 +62,7 @@ def names_of(paths: pd.Series) -> pd.Series:
 
 
 def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> None:
-    """Write the best 1,000 of the merged index for each query, by unit vectors, atomically.
-
-    Raises UserError if two images would have the same name.
-    """
+    """Write each query's best 1,000 of the merged index, atomically. Raises UserError for two of one name."""
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
     for rows in (search.query_Q, search.index_I):

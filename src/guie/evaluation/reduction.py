@@ -86,10 +86,7 @@ def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str
 
 
 def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
-    """Join embeddings [N, D] by domain as one of `guie.evaluation.protocols.catalogue.JOINS`.
-
-    Raises UserError for a mean of different dimensions.
-    """
+    """Join embeddings [N, D] by domain as `catalogue.JOINS` say. Raises UserError for a mean of unequal D."""
     if join == "oracle":
         return dict(specialists)
     units = [_units(emb_ND) for emb_ND in specialists.values()]

@@ -94,10 +94,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Embed sentences in the model's image space: float32 (T, D) of unit length.
-
-        Raises UserError if the model's image features are outside its text space.
-        """
+        """Embed sentences in the model's image space: float32 (T, D) of unit length. Raises UserError."""
         clip = self._clip.to(next(self._embedder.parameters()).device)
         # Text features (T, F), not normalised, like the image features that enter a head
         feat_TF = _encoded(clip, self._backbone.name, sentences)

@@ -28,10 +28,9 @@ def find_groups(
 
     COLUMNS: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
     link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images. With
-    `mirrored`, a mirror image is also a copy. Raises UserError if an image cannot be read.
+    `mirrored`, a mirror image is also a copy. Domain and label of `files` may be empty.
 
-    Args:
-        files: image_path below the root, domain and label, which may be empty.
+    Raises UserError if an image cannot be read.
     """
     checks = Checks(FINGERPRINTS, root, files["image_path"])
     checks.fill(workers, "copies")

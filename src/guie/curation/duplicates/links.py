@@ -35,10 +35,7 @@ CHUNK = 8192  # pairs compared at once
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links between copies, by picture. All images with equal pixels are one picture.
-
-    Pairs of equal images are not listed, because their number grows quadratically.
-    """
+    """Links between copies, by picture: all images with equal pixels, whose pairs would be too many."""
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
     # NEAR, each pair in both directions, sorted by picture, then by difference, smallest first

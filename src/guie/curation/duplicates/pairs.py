@@ -102,10 +102,8 @@ def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Ite
 
     Each pair is yielded once, in no particular order. Few hashes are all compared. Among many, tables of
     words propose candidates, which misses none (multi-index hashing; Norouzi et al. 2012). Among more than
-    EXACT, each hash is compared with those of the nearest k-means cells: this misses a few.
-
-    Args:
-        queries, known: (H, 8) uint8, in contiguous memory.
+    EXACT, each hash is compared with those of the nearest k-means cells: this misses a few. Both arrays are
+    (H, 8) uint8, in contiguous memory.
     """
     limits = word_limits(radius_bits)
     lookups = sum(comb(WORD_BITS, flips) for limit in limits for flips in range(limit + 1))

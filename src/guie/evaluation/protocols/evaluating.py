@@ -104,10 +104,7 @@ def run_protocol(
     draws: int = DRAWS,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
-    """Return the report of one split under a protocol, and each part's query scores.
-
-    The arguments are those of `score_part` and `Options`. Raises UserError as they do.
-    """
+    """Return the report of one split, and each part's query scores; see `score_part` and `Options`."""
     chosen = Options(draws=draws, **options).of_protocol(protocol)
     parts, scores = {}, {}
     for part in protocol.parts:
