@@ -55,8 +55,8 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
 def compute_part(job: Job, part: tuple[int, int]) -> str:
     """Compute part n of m of what curating reads from stores; return what was done. Raises UserError.
 
-    Every job checks its images. If all images of the mix are checked by then, it also computes its part of
-    the features, even of images that later steps drop, and compares its part of the similar pictures.
+    Every job checks its images. Once all images of the mix are checked, it also computes its part of the
+    features, even of images that later steps drop. Then it compares its part of the similar pictures.
     """
     config, workers, _ = job
     done, missing, good = 0, 0, []
