@@ -95,16 +95,17 @@ def curate_mix(args: argparse.Namespace) -> None:
         os.environ[STORE] = args.store
         config = config.model_copy(update={"features": f"{args.store}/features"})
     refuse_inputs(config)
+    words = ["python", "src/curate.py", "--config", args.config]
+    words += [word for override in args.set for word in ("--set", override)]
+    report = summary.CurationReport(config, " ".join(map(quoted, words)))
+    job = Job(config, args.workers, report)
     if args.shard:
-        computed = compute_part(config, args.shard, args.workers)
+        computed = compute_part(job, args.shard)
         print(f"shard {'/'.join(map(str, args.shard))}: {computed}")
         return
     refuse_no_folder(Path(config.out).parent)
     refuse_overwriting(config)
-    words = ["python", "src/curate.py", "--config", args.config]
-    words += [word for override in args.set for word in ("--set", override)]
-    report = summary.CurationReport(config, " ".join(map(quoted, words)))
-    table, sidecar = curate(Job(config, args.workers, report))
+    table, sidecar = curate(job)
     written = report.write(table)
     save_manifest(table, config.out, sidecar)  # last: an existing mix always has its report
     print(summary.render(written))

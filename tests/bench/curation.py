@@ -43,11 +43,10 @@ from PIL import Image
 import toydomains
 from guie.config import real_root
 from guie.config.data import CleaningConfig, NearConfig, OversampleConfig
-from guie.curation.classes import cap, drop_rare, oversample
+from guie.curation.classes import cap, drop_rare, oversample, split_validation
 from guie.curation.cleaning import clean
 from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import close_pairs
-from guie.curation.splits import split_validation
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest

@@ -25,9 +25,9 @@ from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
 from guie.evaluation.files import load_embeddings
 from guie.evaluation.knn import ExactIndex, unit_vectors
-from guie.evaluation.patches import embed_patches
-from guie.evaluation.rerank import Reranker
-from guie.evaluation.search import Images, Rerank, Search, rankings, score_queries, searches
+from guie.evaluation.opened import embed_patches
+from guie.evaluation.rerank import Rerank, Reranker
+from guie.evaluation.search import Images, Search, rankings, score_queries, searches
 
 WAYS = ("", "expand", "augment", "csls", "softmax", "expand csls", "expand augment")
 WAYS += ("expand augment csls",)

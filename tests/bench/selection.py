@@ -70,20 +70,20 @@ def build_proxy(out: Path) -> Proxy:
     return Proxy(np.load(file), table, config)
 
 
-def evaluations_of(proxy: Proxy, path: Path) -> Evaluations:
+def evaluations_of(proxy: Proxy, path: Path, rule: SelectionRule) -> Evaluations:
     def evaluate(mix: Mix, seed: int) -> Score:
         return proxy.score(mix_rows(proxy.table, mix, "domain", seed=0), seed)
 
-    return Evaluations(path, proxy.identity(), evaluate)
+    return Evaluations(path, proxy.identity, evaluate, rule)
 
 
 def run_proxy(args: argparse.Namespace) -> None:
     """Greedy search by proxy: order and gains."""
     proxy = build_proxy(args.out)
-    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
     rule = SelectionRule(directions=args.directions)
+    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl", rule)
     candidates = candidates_of(proxy.table, "domain", [None])
-    steps = search(candidates, evaluations, rule, args.out / "steps.json")
+    steps = search(candidates, evaluations, args.out / "steps.json")
     everything = frozenset(candidates)
     show_frame(gains(steps).drop(columns="mix"))
     for name, mix in (("selected", steps[-1].mix), ("everything", everything)):
@@ -138,7 +138,7 @@ def run_compare(args: argparse.Namespace) -> None:
     if not file.exists():
         raise UserError(f"{file}: no full trainings yet; run this script with `full` first")
     proxy = build_proxy(args.out)
-    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
+    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl", SelectionRule())
     results = pd.DataFrame.from_dict(json.loads(file.read_text(encoding="utf-8")), orient="index")
     full = results["val_r_at_1"]
     mixes = {name: frozenset(map(Candidate, name.split("+"))) for name in full.index}

@@ -13,11 +13,15 @@ from tables import clustered, directions, embedder, random_table, rows, together
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.config.data import OversampleConfig
-from guie.curation.classes import apply_merges, cap, drop_rare, farthest_points, oversample
-from guie.curation.splits import (
+from guie.curation.classes import (
+    apply_merges,
+    cap,
     choose_test_classes,
+    drop_rare,
+    farthest_points,
     held_out_classes,
     move_to_test,
+    oversample,
     split_validation,
 )
 

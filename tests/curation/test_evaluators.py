@@ -129,12 +129,12 @@ def test_a_small_mix_is_trained_long_enough(data, monkeypatch, epochs, steps):
 
 def test_identity_depends_on_features_rows_settings_and_metric(data):
     feat_NF, table = data
-    found = {Proxy(feat_NF, table, CONFIG).identity()}
-    assert found == {Proxy(feat_NF.copy(), table.copy(), CONFIG).identity()}
-    found.add(Proxy(feat_NF * 2, table, CONFIG).identity())
-    found.add(Proxy(feat_NF, table.assign(label="x"), CONFIG).identity())
-    found.add(Proxy(feat_NF, table, CONFIG.model_copy(update={"lr": 1e-3})).identity())
-    found.add(Proxy(feat_NF, table, CONFIG, metric="mmp_at_5").identity())
+    found = {Proxy(feat_NF, table, CONFIG).identity}
+    assert found == {Proxy(feat_NF.copy(), table.copy(), CONFIG).identity}
+    found.add(Proxy(feat_NF * 2, table, CONFIG).identity)
+    found.add(Proxy(feat_NF, table.assign(label="x"), CONFIG).identity)
+    found.add(Proxy(feat_NF, table, CONFIG.model_copy(update={"lr": 1e-3})).identity)
+    found.add(Proxy(feat_NF, table, CONFIG, metric="mmp_at_5").identity)
     assert len(found) == 5
 
 
@@ -186,7 +186,7 @@ def test_scores_of_whole_trainings_belong_to_their_metric_config_and_rows(tmp_pa
         full = {"full": str(tmp_path / "judge.yaml"), "metric": metric}
         selection = SelectionConfig(evaluator="full", **full)
         table = rows.assign(label=label)
-        return FullTraining(table, selection, mix_config(tmp_path), Sidecar()).identity()
+        return FullTraining(table, selection, mix_config(tmp_path), Sidecar()).identity
 
     changes = [{}, {"metric": "mmp_at_5"}, {"label": "y"}, {"precision": "bf16"}]
     assert len({identity(**change) for change in changes}) == 4 and identity() == identity()

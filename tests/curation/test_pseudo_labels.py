@@ -16,6 +16,7 @@ from tables import rows, together
 from guie.base.errors import UserError
 from guie.config.data import ClipConfig, DomainShares, PseudoLabelConfig
 from guie.curation import pseudo_labels as zero_shot
+from guie.curation.classes import match_shares
 from guie.curation.pseudo_labels import (
     contradicted,
     fit_scale,
@@ -24,7 +25,6 @@ from guie.curation.pseudo_labels import (
     most_certain,
     precision_curve,
 )
-from guie.curation.shares import match_shares
 from guie.evaluation import text
 from guie.models.backbones.open_clip import import_open_clip
 

@@ -74,8 +74,9 @@ FIRST_STEP = 5 * 2 + 2  # evaluations
 
 
 def run(folder, counter=None, rule=RULE, identity="one", **budget) -> list[Step]:
-    evaluations = Evaluations(folder / "log.jsonl", identity, counter or Counter(), **budget)
-    return search(candidates(), evaluations, rule, folder / "steps.json")
+    rule = rule.model_copy(update=budget)
+    evaluations = Evaluations(folder / "log.jsonl", identity, counter or Counter(), rule)
+    return search(candidates(), evaluations, folder / "steps.json")
 
 
 def stopped(folder) -> str:
@@ -136,9 +137,10 @@ def test_the_budget_counts_evaluations_and_minutes_in_the_log_too(tmp_path):
 )
 def test_a_search_without_a_first_step_is_refused(names, rule, most, score, fault, tmp_path):
     evaluate = lambda mix, seed: Score(score, {})  # noqa: E731
-    evaluations = Evaluations(tmp_path / "log.jsonl", "x", evaluate, most)
+    rule = rule.model_copy(update={"max_evaluations": most})
+    evaluations = Evaluations(tmp_path / "log.jsonl", "x", evaluate, rule)
     with pytest.raises(UserError, match=fault):
-        search(candidates(names), evaluations, rule, tmp_path / "steps.json")
+        search(candidates(names), evaluations, tmp_path / "steps.json")
 
 
 def test_candidates_are_sources_times_caps_that_cut_and_rows_those_of_the_mix():

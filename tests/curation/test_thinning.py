@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -80,13 +81,15 @@ def test_the_limit_of_bits_counts_and_no_more_images_are_opened_than_needed(
     bits, limit, kept, monkeypatch
 ):
     codes, opened = {"a": 0b1000, "b": 0b1111, "c": 0xFFFF}, []
-    monkeypatch.setattr(thinning, "_hash", lambda path: opened.append(path) or codes[path.name])
+    monkeypatch.setattr(thinning, "open_as_seen", lambda path: opened.append(path) or path.name)
+    hashes = {name: SimpleNamespace(content=f"{code:016x}") for name, code in codes.items()}
+    monkeypatch.setattr(thinning, "perceptual_hashes", hashes.__getitem__)
     assert distinct(Path("set"), limit, bits, [*codes]) == [*kept]
     assert len(opened) == min(limit, 3)
 
 
 def test_a_killed_worker_is_reported_in_a_line(folder, monkeypatch):
-    monkeypatch.setattr(thinning, "_hash", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(thinning, "open_as_seen", lambda path: os.kill(os.getpid(), signal.SIGKILL))
     classes = {f"class{n}": [name] for n, name in enumerate(OTHER)}  # more than one worker takes
     with pytest.raises(UserError, match="was killed.* use fewer than 2 workers"):
         thinned(table(**classes), folder, bits=6, workers=2)

@@ -14,9 +14,10 @@ from scored_tables import table_of
 from sklearn.metrics import average_precision_score, normalized_mutual_info_score
 
 from clustered import EXACT, clustered, ours, positives
+from guie.evaluation.metrics import gap
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.evaluating import score_part
-from guie.evaluation.recognition import gap, nmi
+from guie.evaluation.protocols.retrieval import nmi
 
 
 def pml(emb_TD, table, k=None, **settings):

@@ -11,7 +11,6 @@ from scored_tables import gaussian_embeddings, mixed_table
 
 import two_processes
 import validate
-from guie.evaluation import long_search
 from guie.evaluation import search as searching
 from guie.evaluation.knn import ExactIndex
 
@@ -24,7 +23,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths = table["image_path"].to_numpy(dtype=str)
     np.savez(tmp_path / "E.npz", image_path=paths, embedding=gaussian_embeddings(len(table)))
     monkeypatch.setattr(searching, "MOST_QUERIES", 9)
-    monkeypatch.setattr(long_search, "LONG", 0)
+    monkeypatch.setattr(searching, "LONG", 0)
     files = ["--embeddings", str(tmp_path / "E.npz"), "--manifest", str(tmp_path / "m.csv")]
     return [*files, "--protocol", "uned", "merged", "--draws", "5"]
 

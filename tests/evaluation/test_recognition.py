@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from guie.evaluation.recognition import nmi, recognition
+from guie.evaluation.metrics import recognition
+from guie.evaluation.protocols.retrieval import nmi
 
 
 def scores(*columns):

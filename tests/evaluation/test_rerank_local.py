@@ -14,9 +14,9 @@ import torch
 import embed
 import validate
 from guie.base.errors import UserError
-from guie.evaluation import patches
+from guie.evaluation import opened as opening
 from guie.evaluation.knn import ExactIndex
-from guie.evaluation.patches import PatchFeatures
+from guie.evaluation.opened import PatchFeatures
 from guie.evaluation.rerank import DEPTH, WEIGHT, Reranker, consistent_shares, reordered
 from guie.models import open_model
 from guie.report import scoring
@@ -151,6 +151,6 @@ def test_a_model_without_patches_or_too_many_of_them(
     tiny_run(place / "resnet", backbone=resnet)
     with pytest.raises(UserError, match="its backbone is not a plain vision transformer"):
         validate.main([*words, str(place / "resnet")])
-    monkeypatch.setattr(patches, "MOST_BYTES", 1000)
+    monkeypatch.setattr(opening, "MOST_BYTES", 1000)
     with pytest.raises(UserError, match="the patches of 30 images need 0 GB; at most 0 GB"):
         validate.main([*words, str(place / "run")])

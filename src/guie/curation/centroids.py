@@ -46,10 +46,8 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
     is far from its class too, but equally far from all others. The own centroid uses only the
     *other* images of the class, because an outlier shifts the centroid of a small class. The
     robust z of the distance is (distance - median) / (1.4826 MAD) over the domain. An image with
-    several labels is compared with the class that it is nearest to.
-
-    Returns:
-        Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
+    several labels is compared with the class that it is nearest to. In the findings, `other_path` is the most
+    typical image of the class, and `similarity` the cosine to the class.
     """
     members = train_members(table)
     members = members[class_sizes(members) >= LEAST].reset_index(drop=True)
@@ -82,10 +80,7 @@ def robust_z(values: pd.Series) -> pd.Series:
 
 
 def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (N,) cosines of each member to the rest of its class, and to the nearest other class.
-
-    The second cosine is -1 if there is no other class.
-    """
+    """Return (N,) cosines of each member to the rest of its class, and to the nearest other (or else -1)."""
     codes_N, names = pd.factorize(members["label"])
     sums_CD = class_sums(codes_N, len(names), features_ND)
     own_N = np.einsum("nd,nd->n", unit(sums_CD[codes_N] - features_ND), features_ND)
@@ -99,12 +94,10 @@ def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.nd
 
 
 def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> pd.DataFrame:
-    """Find pairs of train classes from two datasets that are each other's nearest class.
+    """Find pairs of train classes from two datasets (or else domains) that are each other's nearest class.
 
-    Similarity is the cosine of class centroids. The dataset is the column `dataset`, or else the
-    domain. The suggestion merges the smaller class into the larger one; nothing is merged here.
-
-    Returns columns MERGES, the most similar pair first.
+    Similarity is the cosine of class centroids. Returns columns MERGES, the most similar pair first; the
+    smaller class is to merge into the larger one.
     """
     members = train_members(table)
     dataset = table["dataset"] if "dataset" in table else table["domain"]
@@ -125,15 +118,16 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
         if len(elsewhere):
             similar, place = _nearest(centroid_CD[own], centroid_CD[elsewhere], 1)
             nearest[own], cosine[own] = elsewhere[place[:, 0]], similar[:, 0]
-    classes = classes.assign(nearest=nearest, similarity=cosine, place=np.arange(len(names)))
-    linked = classes[(classes["nearest"] >= 0) & (classes["similarity"] >= similarity_min)]
-    others = classes.drop(columns="similarity").rename(columns={"image_path": "path"})
-    pairs = linked.merge(others.add_prefix("into_"), left_on="nearest", right_on="into_place")
+    mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(names)))
+    own = np.flatnonzero(mutual & (cosine >= similarity_min))
+    into = nearest[own]
+    pairs, others = (classes.iloc[rows].reset_index(drop=True) for rows in (own, into))
+    others = others.rename(columns={"image_path": "path"}).add_prefix("into_")
+    pairs = pairs.assign(similarity=cosine[own]).join(others)
     # The smaller class merges into the larger; at equal size, the second by name into the first.
     smaller = pairs["images"] < pairs["into_images"]
-    later = (pairs["images"] == pairs["into_images"]) & (pairs["place"] > pairs["into_place"])
-    pairs = pairs[(pairs["into_nearest"] == pairs["place"]) & (smaller | later)]
-    pairs = pairs.rename(columns={"into_label": "into"})[MERGES]
+    later = (pairs["images"] == pairs["into_images"]) & (own > into)
+    pairs = pairs[smaller | later].rename(columns={"into_label": "into"})[MERGES]
     return pairs.sort_values(["similarity", "label"], ascending=[False, True], ignore_index=True)
 
 

@@ -1,19 +1,21 @@
-"""Rules on the classes of a table: sizes, caps, merges and weights. Only train rows count."""
+"""Rules on the train classes of a table: sizes, caps, merges, shares, weights, and which are held out."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.config.data import OversampleConfig
 from guie.curation.features import Embed, unit
-from guie.data.manifest.reading import class_sizes, memberships
+from guie.data.manifest.reading import class_names, class_sizes, memberships
 
 
 def train_members(table: pd.DataFrame) -> pd.DataFrame:
@@ -23,10 +25,7 @@ def train_members(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
-    """Drop the train classes with fewer than `min_images` images.
-
-    An image with several labels loses the rare ones; it is dropped when no label remains.
-    """
+    """Drop the train classes with fewer than `min_images` images; an image is dropped with its last class."""
     members = train_members(table)
     rare = class_sizes(members) < min_images
     kept, lost = members[~rare], members[rare]
@@ -50,8 +49,7 @@ def cap(
 
     Args:
         choice: `random` depends only on the seed, the label and the image paths of the class; `first` is by
-            path; `diverse` takes the images that cover the class best in feature space.
-        embed: for `diverse`.
+            path; `diverse` takes the images that cover the class best in the feature space of `embed`.
     """
     members = train_members(table)
     large = members[class_sizes(members) > max_images].sort_values(["label", "image_path"])
@@ -80,14 +78,7 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
 
     This is the greedy 2-approximation of the k-centre problem (Gonzalez, Clustering to minimize
     the maximum intercluster distance, 1985). It starts from the row nearest to the centroid.
-    Ties go to the first row.
-
-    Args:
-        features_ND: (N, D) float32 of unit length.
-        count: how many to choose, at most N.
-
-    Returns:
-        (count,) row numbers in the order chosen.
+    Ties go to the first row. The features have unit length, and `count` is at most N.
     """
     centroid_D = unit(features_ND.mean(axis=0, keepdims=True))[0]
     chosen = [int(np.argmax(features_ND @ centroid_D))]
@@ -101,10 +92,7 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
 
 
 def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
-    """Rename classes; images of a merged class move to the domain of the class they join.
-
-    Raises UserError if the table lacks a class, or if the target class is itself merged.
-    """
+    """Rename classes; their images move to the domain of the class they join. Raises UserError."""
     if not merge:
         return table
     members = memberships(table)
@@ -130,6 +118,35 @@ def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
     return moved
 
 
+def match_shares(
+    table: pd.DataFrame, domain_of_row: pd.Series, shares: Mapping[str, float], seed: int
+) -> pd.DataFrame:
+    """Drop train images until each domain has its share, keeping as many images as possible.
+
+    The scarcest domain keeps all its images, and a domain that is not listed none. The largest classes of a
+    domain lose images first: no class loses its last image while another has two. The choice of images
+    depends only on the seed and their paths.
+
+    Raises UserError if a domain in `shares` has no train image.
+    """
+    train = table[table["split"] == "train"]
+    domain = domain_of_row[train.index]
+    present = domain.value_counts().to_dict()
+    if missing := sorted(set(shares) - set(present)):
+        raise UserError(
+            f"shares: no train image in {', '.join(missing)}; found: {', '.join(sorted(present))}"
+        )
+    scale = min(present[name] / share for name, share in shares.items())
+    drawn = train.assign(draw=seeded_draws(seed, train["image_path"])).sort_values("draw")
+    chosen = []
+    for name, share in shares.items():
+        # One image of each class, then a second of each, ...
+        turn = drawn[domain[drawn.index] == name].groupby("label").cumcount()
+        chosen.append(turn.sort_values(kind="stable").index[: round(scale * share)])
+    stays = (table["split"] != "train") | table.index.isin(np.concatenate(chosen))
+    return table[stays].reset_index(drop=True)
+
+
 def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     """Multiply each training image's weight by clip((target / n) ** power, 1, limit).
 
@@ -142,3 +159,94 @@ def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     factor = ((config.target / class_sizes(members)) ** config.power).clip(1.0, config.limit)
     by_row = factor.groupby(members["row"]).max().reindex(table.index).fillna(1.0)
     return table.assign(weight=(table["weight"] if "weight" in table else 1.0) * by_row)
+
+
+def choose_test_classes(
+    table: pd.DataFrame,
+    fraction: float,
+    seed: int,
+    leave: Collection[str] = (),
+    merge: Mapping[str, str] | None = None,
+) -> set[str]:
+    """Choose a share of each domain's train classes to test on, as `held_out_classes` does.
+
+    Domains that have a test split, and those in `leave`, keep all their classes in train. So do classes
+    that cleaning will join to one of them. Any other class to `merge` moves with the one that absorbs it.
+    """
+    leave = {*leave, *table.loc[table["split"] == "test", "domain"]}
+    renamed = apply_merges(table, merge or {})
+    left = table["domain"].isin(leave) | renamed["domain"].isin(leave)
+    train = renamed["split"] == "train"
+    stay = set(memberships(renamed[train & left])["label"])
+    return class_names(table.loc[_held_out(renamed[train & ~left], fraction, seed, stay), "label"])
+
+
+def move_to_test(table: pd.DataFrame, classes: Collection[str]) -> pd.DataFrame:
+    """Move the train images of these classes to test, each as both query and index."""
+    # Classes that share an image move together, so the first label of an image decides.
+    moved = (table["split"] == "train") & table["label"].str.split("|").str[0].isin(classes)
+    return _moved(table, moved, "test")
+
+
+def split_validation(
+    table: pd.DataFrame, fraction: float, seed: int, leave: Collection[str] = ()
+) -> pd.DataFrame:
+    """Move a share of each domain's train classes to val, each image as both query and index.
+
+    Domains that have a val split, and those in `leave`, do not change. `table` is indexed from 0.
+    """
+    if fraction == 0:
+        return table
+    leave = {*leave, *table.loc[table["split"] == "val", "domain"]}
+    train = table[(table["split"] == "train") & ~table["domain"].isin(leave)]
+    return _moved(table, table.index.isin(_held_out(train, fraction, seed)), "val")
+
+
+def _moved(table: pd.DataFrame, rows: pd.Series | np.ndarray, split: str) -> pd.DataFrame:
+    return table.assign(
+        split=table["split"].mask(rows, split), role=table["role"].mask(rows, "both")
+    )
+
+
+def _held_out(
+    train: pd.DataFrame, fraction: float, seed: int, stay: Collection[str] = ()
+) -> list[int]:
+    """Return the rows of the `held_out_classes` of each domain."""
+    rows: list[int] = []
+    for _, members in memberships(train).groupby("domain"):
+        held_out = members["label"].isin(held_out_classes(members, fraction, seed, stay))
+        rows += members.loc[held_out, "row"].tolist()
+    return rows
+
+
+def held_out_classes(
+    members: pd.DataFrame, fraction: float, seed: int, stay: Collection[str] = ()
+) -> set[str]:
+    """Choose the held-out classes of one domain: a rounded share, at least one, never all.
+
+    Classes that share an image move together. A class with one image stays in train, because its query would
+    have no positive, and so do those in `stay`. The order depends only on the seed and the class names.
+    """
+    images = members["label"].value_counts().to_dict()
+    target = min(max(1, round(fraction * len(images))), len(images) - 1)
+    groups = _linked_classes(members)
+    chosen: set[str] = set()
+    for position in np.argsort(seeded_draws(seed, (group[0] for group in groups))):
+        group = groups[position]
+        free = all(images[label] > 1 and label not in stay for label in group)
+        if len(chosen) + len(group) <= target and free:
+            chosen.update(group)
+        if len(chosen) == target:
+            break
+    return chosen
+
+
+def _linked_classes(members: pd.DataFrame) -> list[list[str]]:
+    """Group classes so that no image has labels in two groups; sort within each group."""
+    codes, names = pd.factorize(members["label"], sort=True)
+    rows = members["row"].to_numpy()
+    same = rows[1:] == rows[:-1]  # neighbouring labels of one image
+    links = codes[:-1][same], codes[1:][same]
+    graph = coo_matrix((np.ones(same.sum()), links), shape=(len(names), len(names)))
+    _, group_C = connected_components(graph, directed=False)
+    return pd.Series(names, dtype=object).groupby(group_C).agg(list).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -53,7 +54,6 @@ def clean(
 
     Args:
         table: rows of all sources with the columns of `FINGERPRINTS`, indexed from 0.
-        config: the `clean` block.
         embed, differences, verdicts: see `find_links`.
         after: called with the name of each rule and the rows that it left.
     """
@@ -85,16 +85,17 @@ def clean(
 def clean_rows(
     table: pd.DataFrame, cleaning: CleaningConfig, embed: Embed, job: Job
 ) -> tuple[pd.DataFrame, Links]:
-    """Return the rows that cleaning keeps, and the links between copies.
+    """Return the rows that cleaning keeps, and the links between copies. Raises UserError.
 
     The findings are written next to the mix, with pictures, before anything is refused.
-    Raises UserError for findings whose action is `stop`, or if a rule exceeds `share_max`.
     """
     config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
     differences = Pixels(config.image_root, job.workers, table)
     cleaned = clean(table, cleaning, embed, differences, verdicts, report.after)
-    report.findings, report.limits = cleaned.findings, cleaned.links.limits
+    report.findings = cleaned.findings
+    limits = cleaned.links.limits.round(4).to_json(orient="records")
+    report.details["copies"] = json.loads(limits)
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
     report.notes += _notes(cleaned, verdicts, table["image_path"])
     _refuse(cleaned.table, report, cleaned.excess, cleaning.share_max)

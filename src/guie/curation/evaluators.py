@@ -46,8 +46,9 @@ class Proxy:
     Args:
         feat_NF: features of the table's rows, any float type; may be memory-mapped.
         table: rows of a manifest, including train and val.
-        config: settings of the head and its training.
         metric: r_at_1 or mmp_at_5, on the merged val index, mean over domains.
+
+    Attributes: `identity`, a hash of everything that a score depends on except the rows and the seed.
     """
 
     def __init__(
@@ -62,13 +63,10 @@ class Proxy:
         self.row_of = pd.Series(train, table["image_path"].iloc[train])
         val = np.flatnonzero(table["split"] == "val")
         self.val, self.val_feat_NF = table.iloc[val].reset_index(drop=True), self._load(val)
-
-    def identity(self) -> str:
-        """Return a hash of everything that a score depends on except the rows and the seed."""
-        digest = hashlib.sha256(f"{self.config.model_dump_json()} {self.metric}".encode())
-        digest.update(_hashed(self.table))
-        digest.update(np.ascontiguousarray(self.feat_NF).data)
-        return digest.hexdigest()[:16]
+        digest = hashlib.sha256(f"{config.model_dump_json()} {metric}".encode())
+        digest.update(_hashed(table))
+        digest.update(np.ascontiguousarray(feat_NF).data)
+        self.identity = digest.hexdigest()[:16]
 
     def score(self, rows: pd.DataFrame, seed: int, name: str = "") -> Score:
         """Train on some of the table's train rows and score on val; deterministic for a seed."""
@@ -111,14 +109,7 @@ class Proxy:
 
 
 class FullTraining:
-    """Score train rows by a full training run: the best score on a fixed val split.
-
-    Args:
-        table: rows of a manifest, including train and val.
-        sidecar: the overlaps that it declares.
-
-    Raises UserError if the config of the training is at fault.
-    """
+    """Score train rows by a full run: the best score on the table's val split. Raises UserError."""
 
     def __init__(
         self, table: pd.DataFrame, selection: SelectionConfig, config: MixConfig, sidecar: Sidecar
@@ -132,12 +123,8 @@ class FullTraining:
         self.val = table[table["split"] == "val"]
         digest = hashlib.sha256(self.run.model_dump_json().encode())
         digest.update(_hashed(table))
-        self.digest = digest.hexdigest()[:16]
-        self.folder = config.beside(".selection") / self.digest
-
-    def identity(self) -> str:
-        """Return a text of everything that a score depends on except the rows and the seed."""
-        return f"{self.digest} {self.metric}"
+        self.folder = config.beside(".selection") / digest.hexdigest()[:16]
+        self.identity = f"{self.folder.name} {self.metric}"
 
     def score(self, rows: pd.DataFrame, seed: int, name: str) -> Score:
         """Train on some of the table's train rows, the mix `name`, and score on val."""

@@ -32,10 +32,12 @@ class Job(NamedTuple):
     workers: int
     report: CurationReport
 
-    def embed(self, by: Embedder, root: Path | None = None) -> Embed:
+    def embed(
+        self, by: Embedder, root: Path | None = None, part: tuple[int, int] = (0, 1)
+    ) -> Embed:
         """Return `embed_for` of images below `root`, by default the mix's."""
         root = root or self.config.image_root
-        return embed_for(by, root, self.config.features, self.workers)
+        return embed_for(by, root, self.config.features, self.workers, part)
 
 
 def embed_for(

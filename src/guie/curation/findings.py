@@ -63,15 +63,10 @@ def stops(rows: pd.DataFrame) -> str:
 def too_many(
     rows: pd.DataFrame, trained: pd.DataFrame, gone: pd.DataFrame, share_max: float
 ) -> list[str]:
-    """Describe each domain that would lose more than `share_max` of its training rows to a rule.
+    """Describe each domain that would lose more than `share_max` of its training rows to a rule's findings.
 
-    Exact copies within a class do not count, because dropping them loses no information. One
-    image may always be dropped.
-
-    Args:
-        rows: the findings of one rule.
-        trained: the training rows before the rule.
-        gone: the training rows that the rule drops.
+    Exact copies within a class do not count, because dropping them loses no information. One image may
+    always be dropped. `trained` are the training rows before the rule, `gone` those that it drops.
     """
     equal = rows.loc[rows["kind"] == "exact duplicate", "image_path"]
     gone = gone[~gone["image_path"].isin(equal)]
@@ -98,11 +93,7 @@ class Verdicts:
 
     @classmethod
     def read(cls, path: Path) -> Verdicts:
-        """Read the table at `path`; it is empty if the file does not exist.
-
-        Raises UserError naming a line that is malformed, or whose verdict is not `copy`,
-        `not a copy` or empty.
-        """
+        """Read the table at `path`; empty if there is none. Raises UserError naming a malformed line."""
         if not path.exists():
             return cls(path, pd.DataFrame(columns=VERDICT_COLUMNS, dtype=str))
         rows = read_csv_rows(path)
@@ -159,8 +150,7 @@ class Verdicts:
     def write(self, findings: pd.DataFrame) -> None:
         """Append the near pairs of the findings to the earlier verdicts, doubtful pairs first.
 
-        A verdict is kept even if its pair is not found again. So is a row with text in a column
-        that a user added.
+        All verdicts are kept, and rows with text in a column that a user added.
         """
         pairs = findings[findings["copy"] == "near"].round({"limit": 4}).assign(verdict="")
         pairs = pairs.sort_values(["sure", "difference", *KEY])

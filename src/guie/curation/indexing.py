@@ -69,16 +69,12 @@ class Indexed(NamedTuple):
 def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     """Write `index.parquet` of the tars in a folder; images that cannot be decoded are left out, and listed.
 
-    The folder may be in a bucket: each tar is copied for a while, and the index is put next to them.
-    Each tar is read once, and its table is kept until the index is written.
+    The folder may be in a bucket: each tar is copied for a while, and the index is put next to them. Each tar
+    is read once, and its table is kept until the index is written. An image's JSON may have another domain
+    and split.
 
-    Args:
-        domain, split: of all images, except those that say so in their JSON.
-
-    Raises:
-        UserError: no tar, an index is there already, another process writes one, a tar is damaged or
-            compressed, a member is not safe or occurs twice, an image has no class, rows are illegal in a
-            manifest, or a file that is not ours would be replaced.
+    Raises UserError for no tar, a damaged or compressed one, or an index that exists or is being written. A
+    member must be safe and occur once, an image needs a class, and rows must be legal in a manifest.
     """
     url = url_of(as_path(folder))
     if url is None and (why := why_unreadable(folder, "folder")):

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from guie.config import MixConfig
-from guie.curation.classes import oversample
+from guie.curation import pipeline
+from guie.curation.classes import match_shares, oversample, split_validation
 from guie.curation.cleaning import clean_rows, drop_late_leaks
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.links import images_of, measured
-from guie.curation.features import Embedder, Job, embed_for
-from guie.curation.pipeline import (
-    cap_classes,
-    checks_of,
-    combine,
-    drop_rare_classes,
-    prefix_of,
-    read_one,
-    read_sources,
-    refuse_illegal,
-)
-from guie.curation.pseudo_labels import pseudo_label
+from guie.curation.features import Embedder, Job
+from guie.curation.pseudo_labels import domains_of, pseudo_label
 from guie.curation.selection import select_rows
-from guie.curation.shares import match_domains
-from guie.curation.splits import split_validation
 from guie.data.manifest import Sidecar
 
 
 def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
-    """Run the steps of a mix in order; return its rows and the overlaps its sidecar declares.
-
-    Raises UserError for whatever a step refuses.
-    """
+    """Run the steps of a mix in order; return its rows and its sidecar. Raises UserError as they do."""
     config, after = job.config, job.report.after
-    table, sidecar = read_sources(job)
+    table, sidecar = pipeline.read_sources(job)
     embed = links = None
     if config.pseudo_labels:
         table = pseudo_label(table, config.pseudo_labels, job)
@@ -41,12 +29,14 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     if config.clean:
         embed = job.embed(config.clean)
         table, links = clean_rows(table, config.clean, embed, job)
-    table = drop_rare_classes(table, config)
+    table = pipeline.drop_rare_classes(table, config)
     after("min_images", table)
-    table = cap_classes(table, config, embed)
+    table = pipeline.cap_classes(table, config, embed)
     after("max_images", table)
     if config.shares:
-        table = match_domains(table, config.shares, job)
+        by = config.shares.domain_source
+        domains = domains_of(table, by, job) if by else table["domain"]
+        table = match_shares(table, domains, config.shares.shares, config.seed)
         after("shares", table)
     table = split_validation(table, config.val_fraction, config.seed, leave=sidecar.whole())
     if config.clean and links is not None:
@@ -58,24 +48,24 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     if config.clean and config.clean.oversample:
         table = oversample(table, config.clean.oversample)
     table = table.drop(columns="source")
-    refuse_illegal(table, sidecar, config)
+    pipeline.refuse_illegal(table, sidecar, config)
     return table, sidecar
 
 
-def compute_part(config: MixConfig, part: tuple[int, int], workers: int) -> str:
-    """Compute part n of m of what curating reads from stores, and return what was done.
+def compute_part(job: Job, part: tuple[int, int]) -> str:
+    """Compute part n of m of what curating reads from stores; return what was done. Raises UserError.
 
-    Every job checks its images. If all images of the mix are checked by then, it also computes its part of
-    the features and compares its part of the similar pictures. Later steps may drop an image that got
-    features here. Raises UserError.
+    Every job checks its images. Once all images of the mix are checked, it also computes its part of the
+    features, even of images that later steps drop. Then it compares its part of the similar pictures.
     """
+    config, workers, _ = job
     done, missing, good = 0, 0, []
     for source in config.sources:
-        read, _ = read_one(source, config.seed, workers)
-        prefix = prefix_of(read.root, config.image_root)
+        read, _ = pipeline.read_one(source, config.seed, workers)
+        prefix = pipeline.prefix_of(read.root, config.image_root)
         rows = read.table
         if config.verify:
-            checks = checks_of(config, rows["image_path"].unique(), prefix)
+            checks = pipeline.checks_of(config, rows["image_path"].unique(), prefix)
             done += len(checks.fill(workers, str(source.path), part))
             missing += len(checks.missing())
             if missing:
@@ -87,31 +77,27 @@ def compute_part(config: MixConfig, part: tuple[int, int], workers: int) -> str:
     checked = f"{done:,} images checked"
     if missing:
         return f"{checked}; {missing:,} of other parts are not yet: run all parts again for the features"
-    table, folder = combine(good), config.features
+    table = pipeline.combine(good)
     for by, rows in _embedded(config, table):
-        embed = embed_for(by, config.image_root, folder, workers, part)
-        embed(rows["image_path"].unique().tolist(), "whole")
+        job.embed(by, part=part)(rows["image_path"].unique().tolist(), "whole")
     if config.clean is None or config.clean.near is None:
         return f"{checked}, features computed"
     images = images_of(table).drop_duplicates("pixels").reset_index(drop=True)
-    embed = embed_for(config.clean, config.image_root, folder, workers)
     pixels = Pixels(config.image_root, workers, images)
-    pairs = measured(images, config.clean.near, embed, pixels, part)
+    pairs = measured(images, config.clean.near, job.embed(config.clean), pixels, part)
     return f"{checked}, features computed, {len(pairs):,} pairs of similar images compared"
 
 
-def _embedded(config: MixConfig, table: pd.DataFrame) -> list[tuple[Embedder, pd.DataFrame]]:
-    """Return the models whose features the steps need, each with the rows that it embeds."""
+def _embedded(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[Embedder, pd.DataFrame]]:
+    """Yield the models whose features the steps need, each with the rows that it embeds."""
     train = table[table["split"] == "train"]
-    wanted: list[tuple[Embedder, pd.DataFrame]] = []
     if labels := config.pseudo_labels:
-        wanted.append((labels.clip, train[train["domain"].isin(labels.domains)]))
+        yield labels.clip, train[train["domain"].isin(labels.domains)]
     if (clean := config.clean) and clean.model:
         if clean.outliers or clean.cap == "diverse" or clean.suggest_merges is not None:
-            wanted.append((clean, train))
+            yield clean, train
     if config.shares and config.shares.domain_source:
-        wanted.append((config.shares.domain_source.clip, train))
+        yield config.shares.domain_source.clip, train
     if config.selection and config.selection.evaluator == "proxy":
         assert config.selection.proxy is not None  # checked with the config
-        wanted.append((config.selection.proxy, table))
-    return wanted
+        yield config.selection.proxy, table

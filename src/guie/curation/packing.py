@@ -16,10 +16,10 @@ import json
 import os
 import shutil
 import tarfile
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,14 +71,10 @@ def pack_mix(
 def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Path:
     """Write shards and their index into a folder, or resume a stopped packing; return the index.
 
-    Args:
-        manifest: its images are decoded first, if they were not before.
-        shard_bytes: of a shard, at most; a single larger image has a shard of its own.
-        workers: shards written at once.
+    Images are decoded first, if they were not before. One larger than `shard_bytes` has a shard of its own.
 
-    Raises:
-        UserError: the folder has shards of another manifest, an image is missing, unreadable or changes,
-            or the disk is full. Shards that are complete stay.
+    Raises UserError if the folder has shards of another manifest, an image is missing, unreadable or changes,
+    or the disk is full. Shards that are complete stay.
     """
     index, plan = folder / NAME, _plan(manifest, shard_bytes)
     if not _is_packed(index, plan):
@@ -203,16 +199,16 @@ def _write_shards(
 
 def _as_json(rows: pd.DataFrame) -> dict[int, bytes]:
     """Return each image's row, and further rows under `rows`, without empty values."""
-    records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    records: dict[int, dict[str, Any]] = {}
     values = rows.drop(columns=["image", "pixels"], errors="ignore").to_dict("records")
     for image, row in zip(rows["image"].tolist(), values, strict=True):
-        records[image].append({k: v for k, v in row.items() if v != "" and not pd.isna(v)})
-    written = {}
-    for image, (first, *more) in records.items():
-        whole = {**first, "rows": more} if more else first
-        text = json.dumps(whole, ensure_ascii=False, default=lambda value: value.item())
-        written[image] = text.encode()
-    return written
+        row = {k: v for k, v in row.items() if v != "" and not pd.isna(v)}
+        if image in records:
+            records[image].setdefault("rows", []).append(row)
+        else:
+            records[image] = row
+    to_json = partial(json.dumps, ensure_ascii=False, default=lambda value: value.item())
+    return {image: to_json(row).encode() for image, row in records.items()}
 
 
 def _write_tar(
@@ -223,28 +219,22 @@ def _write_tar(
     with tarfile.open(tar_path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for image in images.itertuples():
             path = root / image.image_path
-            data = _bytes_of(str(path))
+            in_shard = open_in_shard(str(path))
+            data = path.read_bytes() if in_shard is None else in_shard.getvalue()
             if len(data) != image.bytes:
                 raise UserError(
                     f"{path}: changed while it was packed; delete {tar_path.parent} and pack again"
                 )
             name, suffix = f"{image.image:09d}", path.suffix.lower() or ".img"
             offset = tar.offset + tarfile.BLOCKSIZE
-            for member, content in (
-                (f"{name}{suffix}", data),
-                (f"{name}.json", records[image.image]),
-            ):
+            members = {f"{name}{suffix}": data, f"{name}.json": records[image.image]}
+            for member, content in members.items():
                 header = tarfile.TarInfo(member)
                 header.size = len(content)
                 tar.addfile(header, io.BytesIO(content))
             places.append((image.image, offset, len(data), content_hash(data)))
     table = pd.DataFrame(places, columns=["image", "offset", "size", "content"])
     return table.astype({"content": np.uint64})
-
-
-def _bytes_of(path: str) -> bytes:
-    in_shard = open_in_shard(path)
-    return Path(path).read_bytes() if in_shard is None else in_shard.getvalue()
 
 
 def _write_index(index: Path, plan: Plan, places: pd.DataFrame) -> None:

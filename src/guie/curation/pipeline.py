@@ -20,10 +20,9 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_missing
 from guie.config import MixConfig
 from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
-from guie.curation.classes import cap, drop_rare
+from guie.curation.classes import cap, choose_test_classes, drop_rare, move_to_test
 from guie.curation.features import Embed, Job
 from guie.curation.findings import COLUMNS as FINDINGS
-from guie.curation.splits import choose_test_classes, move_to_test
 from guie.curation.thinning import read_source
 from guie.data.archives import SUFFIXES, unpacked
 from guie.data.datasets import read_folder
@@ -93,11 +92,10 @@ def refuse_overwriting(config: MixConfig) -> None:
 
 
 def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
-    """Read all sources into one table and one sidecar; image_path is relative to the mix's root.
+    """Read all sources into one table and one sidecar. Raises UserError for an invalid source.
 
-    The test split of `test_fraction` is cut here: no later rule changes it.
-    Column `source` holds the number of the source. A `clean` block adds the columns of
-    `FINGERPRINTS`. Raises UserError for an invalid source.
+    The test split of `test_fraction` is cut here: no later rule changes it. Column `source` holds the number
+    of the source. A `clean` block adds the columns of `FINGERPRINTS`.
     """
     config, report = job.config, job.report
     listed: list[pd.DataFrame] = []
@@ -108,8 +106,7 @@ def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
         prefix = prefix_of(read.root, config.image_root)
         table = read.table
         if config.verify:
-            table, dropped = _verified(read, str(source.path), prefix, job)
-            report.dropped_files += dropped
+            table = _verified(read, str(source.path), prefix, job)
         counts = dict(sorted(skipped.items()))
         report.sources.append({"kind": source.kind, "path": source.path, "skipped": counts})
         report.companions.append(renamed(read.companions, partial(add, prefix)))
@@ -135,33 +132,29 @@ def read_sources(job: Job) -> tuple[pd.DataFrame, Sidecar]:
 
 
 def checks_of(config: MixConfig, paths: Sequence[str], prefix: str) -> Checks:
-    """Return what is to be found out about images below the prefix, within the mix's root."""
+    """Return the checks of images below the prefix, within the mix's root."""
     check = FINGERPRINTS if config.clean else VERIFY
     return Checks(check, config.image_root, paths, prefix=prefix)
 
 
-def _verified(
-    read: Manifest, name: str, prefix: str, job: Job
-) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """Decode a source's images; return the rows that can be used, and the dropped files."""
+def _verified(read: Manifest, name: str, prefix: str, job: Job) -> pd.DataFrame:
+    """Decode a source's images; return the rows that can be used, and report the dropped files."""
     checks = checks_of(job.config, read.table["image_path"].unique(), prefix)
     checks.fill(job.workers, name)
     found = checks.table()
     table, dropped = drop_unusable(read.table, read.root, found, name)
+    job.report.dropped_files += dropped
     # Stored for training too, so that it need not decode them again
     root = job.config.image_root
     verified = Checks(VERIFY, root, found.index, prefix=prefix, known=checks.states)
     new = verified.missing()
     verified.store.begin()
     verified.store.add(verified.states.take(new), found[list(VERIFY.columns)].iloc[new])
-    return table, dropped
+    return table
 
 
 def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
-    """Read a source as a manifest, and count the skipped files by reason.
-
-    Raises UserError for an invalid source, and SystemExit if a toy set cannot be drawn.
-    """
+    """Read a source as a manifest; count skipped files by reason. Raises UserError; SystemExit as `draw`."""
     if isinstance(source, DatasetSource):
         read, skipped = read_source(source, seed, workers)
         for warning in read.warnings:
@@ -191,9 +184,7 @@ def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter
 def draw(source: ToySource, workers: int) -> None:
     """Draw a toy set in a process of its own, unless it is complete: toydomains is not part of guie.
 
-    Raises:
-        SystemExit: the process ended with this code, and has printed why.
-        UserError: a signal ended it.
+    Raises SystemExit with its code if it failed and has printed why, UserError if a signal ended it.
     """
     words = [f"--out={Path(source.path).absolute()}", f"--images={source.images}"]
     words += [f"--seed={source.seed}", f"--part={source.part}", f"--workers={workers}"]
@@ -213,13 +204,7 @@ def draw(source: ToySource, workers: int) -> None:
 
 
 def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
-    """Merge what the sources declare about the mix's domains.
-
-    Args:
-        sidecars: by the name of the source.
-
-    Raises UserError if the sources are to be decoded differently.
-    """
+    """Merge what the sources, by name, declare. Raises UserError if they are to be decoded differently."""
     by_decode = {sidecar.decode: name for name, sidecar in sidecars.items()}
     if len(by_decode) > 1:
         raise UserError(
@@ -239,10 +224,9 @@ def _merged(sidecars: Mapping[str, Sidecar], domains: set[str]) -> Sidecar:
 
 
 def prefix_of(source: Path, root: Path) -> str:
-    """Return the prefix that makes a path in `source` relative to `root`: "toy/", or "".
+    """Return the prefix that makes a path in `source` relative to `root`: "toy/", or "". Raises UserError.
 
     Links are not resolved: a data set linked into the root counts as inside it.
-    Raises UserError if the source is outside the root.
     """
     inside, outside = os.path.abspath(root), os.path.abspath(source)
     common = os.path.commonpath([inside, outside])
@@ -260,10 +244,9 @@ def prefix_of(source: Path, root: Path) -> str:
 
 
 def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate the tables in the order of the sources, indexed from 0.
+    """Concatenate the tables of the sources, indexed from 0. Raises UserError for an image that is in two.
 
     A column that only some sources have is empty for the others; a missing weight is 1.
-    Raises UserError if an image is in two sources.
     """
     seen: dict[str, int] = {}
     for number, table in enumerate(tables):
@@ -307,10 +290,7 @@ def cap_classes(table: pd.DataFrame, config: MixConfig, embed: Embed | None) -> 
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
-    """Check the combined manifest: sources that are valid alone may overlap.
-
-    Raises UserError for overlaps, and if a mix for training has no train images.
-    """
+    """Raise UserError for sources that overlap, or a mix for training without train images."""
     if not config.benchmark and not (table["split"] == "train").any():
         raise UserError(
             f"{config.out}: no source has train images; add one, or set benchmark: true for a mix"

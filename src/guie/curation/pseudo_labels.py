@@ -1,4 +1,4 @@
-"""CLIP's zero-shot labels: label or check the train images of a mix, with calibrated confidences."""
+"""CLIP's zero-shot labels: label or check the train images of a mix, or predict their domains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
 
 from guie.base.errors import UserError
-from guie.config.data import PseudoLabelConfig
+from guie.config.data import DomainNames, PseudoLabelConfig
 from guie.curation.features import Job
 from guie.data.manifest import load_manifest
 from guie.evaluation.text import ClassTexts, class_texts
@@ -25,10 +25,7 @@ CURVE_POINTS = 12  # of the calibration curve that the summary has
 
 
 def pseudo_label(table: pd.DataFrame, settings: PseudoLabelConfig, job: Job) -> pd.DataFrame:
-    """Label the train images of the config's domains by zero-shot CLIP; drop the unsure ones.
-
-    Raises UserError if there is no such image, or if no confidence reaches the required precision.
-    """
+    """Label the train images of the config's domains by CLIP, and drop the unsure ones. Raises UserError."""
     train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
     if train.empty:
         raise UserError(
@@ -59,6 +56,17 @@ def pseudo_label(table: pd.DataFrame, settings: PseudoLabelConfig, job: Job) -> 
     if "label_source" in table:
         table["label_source"] = table["label_source"].fillna("")
     return table.reset_index(drop=True)
+
+
+def domains_of(table: pd.DataFrame, by: DomainNames, job: Job) -> pd.Series:
+    """Return the domain of each row: the manifest's, and CLIP's prediction for train images."""
+    train = table.index[table["split"] == "train"]
+    texts = class_texts(by.clip, by.names)
+    features = job.embed(by.clip)(table["image_path"][train].tolist(), "whole")
+    guesses = guess(features, texts.emb_CD, texts.scale, list(by.names))
+    domain_of_row = table["domain"].copy()
+    domain_of_row[train] = guesses["label"].to_numpy()
+    return domain_of_row
 
 
 def _calibrated(
@@ -97,12 +105,7 @@ def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
     """Fit the inverse temperature that maximizes the likelihood of the true classes.
 
     Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017, sec. 4.2)
-    changes confidences, but never which class comes first.
-
-    Args:
-        cos_NC: cosines of labelled images to all classes.
-        truth_N: index of the true class.
-        start: CLIP's own value; the result is within a factor of 100 of it.
+    changes confidences, but never which class comes first. The result is within a factor of 100 of `start`.
     """
     cos_NC = cos_NC.astype(np.float64)
     own_N = cos_NC[np.arange(len(truth_N)), truth_N]
@@ -148,17 +151,10 @@ def least_confidence(curve: pd.DataFrame, precision: float) -> float | None:
 def guess(
     emb_ND: np.ndarray | Rows, text_CD: np.ndarray, scale: float, labels: Sequence[str]
 ) -> pd.DataFrame:
-    """Predict the nearest of at least two classes for each image.
+    """Predict the nearest of at least two classes for each image, by unit vectors of one CLIP.
 
-    Args:
-        emb_ND: unit-length image embeddings, any float type.
-        text_CD: unit-length class embeddings of the same CLIP model.
-        scale: inverse temperature of the softmax over cosines.
-        labels: the name of each class.
-
-    Returns:
-        N rows with columns label, confidence (float32, the probability of the class) and margin
-        (float32, that minus the second largest probability).
+    `scale` is the inverse temperature of the softmax over cosines. Returns N rows with columns label,
+    confidence (float32, its probability) and margin (float32, that minus the second largest probability).
     """
     step, names = max(1, BLOCK_LOGITS // len(text_CD)), np.array(labels, object)
     blocks = []
@@ -192,15 +188,7 @@ def most_certain(
 
 
 def contradicted(own: pd.Series, guessed: pd.Series, known: Collection[str]) -> list[int]:
-    """Return the rows whose guess is none of their own labels.
-
-    A row with a label outside `known` never counts, because that label cannot be guessed.
-
-    Args:
-        own: the label of each row, such as `a|b`.
-        guessed: the guess of some of these rows.
-        known: all labels that can be guessed.
-    """
+    """Return the rows whose guess is none of their own labels, such as `a|b`, if all of these are `known`."""
     labels = own[guessed.index].str.split("|")
     return [
         row

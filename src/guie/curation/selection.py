@@ -56,10 +56,7 @@ class Step:
 def select_rows(
     table: pd.DataFrame, selection: SelectionConfig, job: Job, sidecar: Sidecar
 ) -> pd.DataFrame:
-    """Return the train rows of the best mix found, with all of val and test.
-
-    Raises UserError if there is no val split to score on, or the budget ends within the first step.
-    """
+    """Return the train rows of the best mix found, with all of val and test. Raises UserError."""
     if not (table["split"] == "val").any():
         raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
@@ -77,11 +74,11 @@ def select_rows(
         rows = mix_rows(table, mix, selection.by, config.seed)
         return evaluator.score(rows, seed, mix_name(mix))
 
-    identity = f"{evaluator.identity()} {selection.by} {config.seed}"
-    rule, log = selection.rule, config.beside(".selection.jsonl")
-    known = Evaluations(log, identity, evaluate, rule.max_evaluations, rule.max_minutes)
+    identity = f"{evaluator.identity} {selection.by} {config.seed}"
+    log = config.beside(".selection.jsonl")
+    evaluations = Evaluations(log, identity, evaluate, selection.rule)
     candidates = candidates_of(table, selection.by, selection.caps)
-    steps = search(candidates, known, rule, config.beside(".selection.json"))
+    steps = search(candidates, evaluations, config.beside(".selection.json"))
     job.report.gains = gains(steps)
     table_of_steps = job.report.gains.drop(columns="mix")
     print(table_of_steps.to_string(index=False, na_rep="-", float_format="{:.4f}".format))
@@ -90,13 +87,7 @@ def select_rows(
 
 
 def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> list[Candidate]:
-    """List every source of the train rows with every cap, sorted; skip caps without an effect.
-
-    Args:
-        table: a manifest's rows.
-        by: the column that names a source.
-        caps: maximum images of a class; None for all.
-    """
+    """List every source (a value of `by`) of the train rows with every cap; skip caps without an effect."""
     train = table[table["split"] == "train"]
     largest = train.groupby([by, "label"]).size().groupby(level=0).max()
     found = {
@@ -123,11 +114,10 @@ def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
 
 
 def gains(steps: Sequence[Step]) -> pd.DataFrame:
-    """Tabulate the accepted steps in order, then the rejected changes by gain.
+    """Tabulate the accepted steps in order, then the rejected changes by gain, without a number.
 
-    Columns: step (missing for a rejected change), change, gain and standard_error of the metric,
-    score and mix after the step. The gain of an accepted step is measured on the confirmation
-    seeds, if the rule has any. The gain of a rejected change is from the comparison of candidates.
+    The gain of an accepted step is measured on the confirmation seeds, if the rule has any. The gain of a
+    rejected change is from the comparison of candidates. COLUMNS has score and mix after the step.
     """
     rows: list[tuple[Any, ...]] = [
         (number, step.change, step.gain, step.standard_error, step.score, mix_name(step.mix))
@@ -152,14 +142,8 @@ class Evaluations:
     The budget counts every score that the search uses, logged or not, and the seconds that its
     computation took. So a search ends at the same step however often it is restarted.
 
-    Args:
-        path: the log, JSON lines.
-        identity: everything that a score depends on except mix and seed; first line of the log.
-        evaluate: trains on a mix with a seed.
-        max_evaluations, max_minutes: the budget; None for no limit.
-
-    Raises:
-        UserError: the log has another identity, or is not a log.
+    The log is JSON lines. Its first one is the identity: everything that a score depends on except mix and
+    seed. Raises UserError if the log has another identity, or is not a log.
     """
 
     def __init__(
@@ -167,15 +151,14 @@ class Evaluations:
         path: Path,
         identity: str,
         evaluate: Callable[[Mix, int], Score],
-        max_evaluations: int | None = None,
-        max_minutes: float | None = None,
+        rule: SelectionRule,
     ):
-        self.path, self.evaluate = path, evaluate
-        self.max_evaluations = max_evaluations or math.inf
-        self.max_seconds = 60 * max_minutes if max_minutes else math.inf
+        self.path, self.evaluate, self.rule = path, evaluate, rule
+        self.max_evaluations = rule.max_evaluations or math.inf
+        self.max_seconds = 60 * (rule.max_minutes or math.inf)
         self.known = _read(path, identity)
         self.used: dict[tuple[str, int], dict[str, Any]] = {}
-        self.bar = tqdm(desc="evaluations", unit="run", initial=0)
+        self.bar = tqdm(desc="evaluations", unit="run")
 
     @property
     def seconds(self) -> float:
@@ -232,11 +215,10 @@ def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule) -> Iterator[Step]:
-    """Yield the steps of the search.
+    """Yield the steps of the search, which starts without a source.
 
-    A forward step adds a candidate, or changes the cap of a source. A backward step removes one.
-    The search starts without a source. If the first direction is backward, it starts from every
-    source with its largest cap. No mix is visited twice, so the search ends.
+    A forward step adds a candidate, or changes the cap of a source. A backward step removes one. If the
+    first direction is backward, the start is every source with its largest cap. No mix is visited twice.
     """
     mix: Mix = frozenset()
     if rule.directions[0] == "backward":
@@ -310,25 +292,13 @@ def _step(
 
 
 def standard_error(gains: Sequence[np.ndarray]) -> float:
-    """Return the standard error of a mean gain, with the variance pooled over the candidates.
-
-    A few seeds estimate the variance of one candidate badly, but of all candidates together well.
-    """
+    """Return the standard error of a mean gain; the variance is pooled, as few seeds estimate one badly."""
     variance = np.mean([gains_S.var(ddof=1) for gains_S in gains])
     return math.sqrt(variance / len(gains[0]))
 
 
-def search(
-    candidates: Sequence[Candidate], evaluations: Evaluations, rule: SelectionRule, out: Path
-) -> list[Step]:
-    """Select greedily until no move gains or the budget is spent; return the steps.
-
-    Args:
-        out: JSON file with the steps so far, rewritten after each step.
-
-    Raises:
-        UserError: no step is possible, or the budget ends before the first step does.
-    """
+def search(candidates: Sequence[Candidate], evaluations: Evaluations, out: Path) -> list[Step]:
+    """Select greedily until no move gains or the budget ends; write `out`. Raises UserError for no step."""
     steps: list[Step] = []
 
     def write(stopped: str) -> None:
@@ -344,7 +314,7 @@ def search(
     stopped = "no gain"
     none = "there is one source only, and backward can remove none; add sources, or leave selection out"
     try:
-        for step in select(candidates, evaluations.scores, rule):
+        for step in select(candidates, evaluations.scores, evaluations.rule):
             steps.append(step)
             verdict = "accepted" if step.accepted else "rejected"
             gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -49,13 +48,9 @@ def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
 def by_domain(
     table: pd.DataFrame, lost: Mapping[str, Counts], alone: pd.Series
 ) -> dict[str, Counts]:
-    """Return {domain: {split: {"classes": n, "images": m}, "dropped": {rule: counts}}}.
+    """Return {domain: {split: {"classes": n, "images": m}, "dropped": {rule: counts}}}, emptied domains too.
 
-    Val and test have more counts. Emptied domains are included.
-
-    Args:
-        lost: what `losses` returns.
-        alone: for every query of `table`, by index, whether it has no positive.
+    `lost` are the `losses`; `alone` tells whether a query, by its index in the table, has no positive.
     """
     classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
     counts_of: dict[str, Counts] = {}
@@ -67,10 +62,8 @@ def by_domain(
             counts["index"] = int((rows["role"] != "query").sum())
             counts["queries_without_positive"] = int(alone[queries].sum())
         counts_of.setdefault(domain, {})[split] = counts
-    return {
-        domain: {**counts_of.get(domain, {}), "dropped": lost.get(domain, {})}
-        for domain in sorted({*counts_of, *lost})
-    }
+    names = sorted({*counts_of, *lost})
+    return {name: {**counts_of.get(name, {}), "dropped": lost.get(name, {})} for name in names}
 
 
 def notes(
@@ -123,7 +116,6 @@ def render(summary: Mapping[str, Any]) -> str:
 
 
 def _cell(counts: Sequence[Mapping[str, int]]) -> str:
-    """Format the sum of counts."""
     if not counts:
         return "-"
     classes, images = (sum(one[key] for one in counts) for key in ("classes", "images"))
@@ -140,7 +132,6 @@ class CurationReport:
         self.dropped_files: list[dict[str, str]] = []
         self.companions: list[Companions] = []  # of each source, with the mix's image paths
         self.findings: pd.DataFrame | None = None  # of cleaning
-        self.limits: pd.DataFrame | None = None  # largest differences of copies
         self.notes: list[str] = []  # of cleaning
         self.merges: pd.DataFrame | None = None  # suggested
         self.gains: pd.DataFrame | None = None  # gains of the selection steps
@@ -160,9 +151,6 @@ class CurationReport:
         held_out = (table[table["split"] == split] for split in ("val", "test"))
         alone = pd.concat([queries_without_positive(rows) for rows in held_out])
         domains = by_domain(table, losses(self.stages), alone)
-        limits = {}
-        if self.limits is not None:
-            limits["copies"] = json.loads(self.limits.round(4).to_json(orient="records"))
         return {
             "name": self.config.name,
             "command": self.command,
@@ -170,7 +158,6 @@ class CurationReport:
             "domains": domains,
             "notes": [*notes(domains, self.dropped_files), *self.notes, *self._notes_on(table)],
             **self.details,
-            **limits,
             "dropped_files": self.dropped_files,
             "sources": self.sources,
             "config": self.config.model_dump(),

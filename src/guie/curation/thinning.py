@@ -33,10 +33,7 @@ from guie.rows.hashes import perceptual_hashes
 def read_source(
     source: DatasetSource, seed: int = 0, workers: int = 1
 ) -> tuple[Reading, Counter[str]]:
-    """Return a data set source as a manifest with warnings, and counts of skipped images by reason.
-
-    Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
-    """
+    """Return a data set source as a manifest, and counts of skipped images by reason. Raises UserError."""
     folder = folder_of(source)
     reading = read_dataset(
         DATASETS[source.kind],
@@ -51,9 +48,8 @@ def read_source(
     if source.max_classes is not None:
         table = keep_classes(table, source.max_classes, source.choose_classes, seed)
         skipped["train image of a class that was not chosen"] = len(reading.table) - len(table)
-    before, bits = len(table), source.test_near_duplicate_bits
-    if source.test_max_images or bits is not None:
-        most = source.test_max_images
+    before, most, bits = len(table), source.test_max_images, source.test_near_duplicate_bits
+    if most or bits is not None:
         table = thin_test(
             table, folder, max_images=most, near_duplicate_bits=bits, seed=seed, workers=workers
         )
@@ -92,8 +88,7 @@ def thin_test(
 
     Only rows with role `both` are affected. Images of a class are visited in a random order that depends
     only on the seed and their paths. An image is kept unless it is a near-duplicate of one kept before.
-    Only the images needed are opened, and none if `near_duplicate_bits` is None. An image that cannot be
-    decoded is kept, for verification to report.
+    Only the images needed are opened. One that cannot be decoded is kept, for verification to report.
     """
     test = table[(table["split"] == "test") & (table["role"] == "both")]
     drawn = test.iloc[np.argsort(seeded_draws(seed, test["image_path"]), kind="stable")]
@@ -111,27 +106,20 @@ def thin_test(
 
 
 def distinct(folder: Path, limit: int, bits: int, paths: list[str]) -> list[str]:
-    """Return the first `limit` of `paths` whose hashes all differ in more than `bits` of 64 bits.
-
-    A picture without structure has no hash and is kept, and so is one that cannot be opened.
-    """
+    """Return the first `limit` of `paths` whose hashes differ in more than `bits`, or that have none."""
     kept: list[str] = []
     hashes: list[int] = []
     for path in paths:
         if len(kept) == limit:
             break
-        code = _hash(folder / path)
-        if code is None:
-            kept.append(path)
-        elif all((code ^ other).bit_count() > bits for other in hashes):
-            kept.append(path)
+        try:
+            digits = perceptual_hashes(open_as_seen(folder / path)).content
+        except UserError:
+            digits = ""
+        if digits:
+            code = int(digits, 16)
+            if any((code ^ other).bit_count() <= bits for other in hashes):
+                continue
             hashes.append(code)
+        kept.append(path)
     return kept
-
-
-def _hash(path: Path) -> int | None:
-    try:
-        digits = perceptual_hashes(open_as_seen(path)).content
-    except UserError:
-        return None
-    return int(digits, 16) if digits else None

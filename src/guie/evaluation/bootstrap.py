@@ -38,11 +38,8 @@ def resample(
         values_QM: float; a row with a NaN in any column is left out.
         cluster_Q: sortable names. A name in two groups is a separate cluster in each.
         group_Q: sortable names; None treats all queries as one group.
-        draws: at least 1.
-        seed: for numpy's default generator.
 
-    Raises:
-        ValueError: no row has values.
+    Raises ValueError if no row has values.
     """
     tables = _cluster_tables(values_QM, cluster_Q, group_Q)
     rng = np.random.default_rng(seed)
@@ -125,7 +122,7 @@ def mean_headline(mean_DG: np.ndarray) -> np.ndarray:
 
 
 def harmonic_headline(mean_DG: np.ndarray) -> np.ndarray:
-    """Return the harmonic mean over groups, PUMA's headline; 0 if one of them is 0: [D]."""
+    """Return the harmonic mean over groups, PUMA's headline (arXiv 2309.08944); 0 if one is 0: [D]."""
     with np.errstate(divide="ignore"):
         return np.asarray(mean_DG.shape[1] / (1 / mean_DG).sum(axis=1))
 
@@ -147,12 +144,7 @@ def paired(
     Args:
         values_a_Q, values_b_Q: a metric of each query; NaN for one without positives. A query without
             a value in either model is left out of both.
-        cluster_Q: each query's cluster, usually its label.
-        group_Q: each query's group; None treats all queries as one group. A group without any value
-            is left out of the headline.
-        headline: `mean_headline`, `harmonic_headline`, or any other [D, G] -> [D].
-
-    Raises ValueError as `resample`.
+        cluster_Q, group_Q: see `resample`. A group without any value is left out of the headline.
     """
     values_QM = np.column_stack([values_a_Q, values_b_Q])
     drawn = resample(values_QM, cluster_Q, group_Q, draws, seed=0)
@@ -170,10 +162,7 @@ def paired(
 
 
 def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
-    """Return the comparison as a sentence; it is decided if the interval excludes 0.
-
-    `names` are those of a and b, in this order, whichever is ahead.
-    """
+    """Return the comparison of models a and b as a sentence; it is decided if the interval excludes 0."""
     difference, low, high = comparison.difference, comparison.low, comparison.high
     behind, ahead = names
     share = comparison.p_better

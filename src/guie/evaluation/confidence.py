@@ -14,12 +14,9 @@ FEWEST = 20  # images for a measurement
 
 
 def to_measure(label_N: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return a sample of rows, in order, and whether labels can be compared.
+    """Return a sample of rows, in order, and whether labels ("" for unknown) can be compared.
 
     If so, all of the sample share their label with another image: others have no right neighbour.
-
-    Args:
-        label_N: "" where it is unknown.
     """
     labels = pd.Series(label_N, dtype=object)
     known = (labels.ne("") & labels.duplicated(keep=False)).to_numpy()

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.seeds import seeded_draws
-from guie.evaluation.files import Embeddings
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import Part, members
 from guie.evaluation.protocols.retrieval import groups_of
 from guie.evaluation.reduction import balanced_sample
@@ -28,15 +28,15 @@ BLOCK_FLOATS = 2**24  # similarities in one block
 class Nearest:
     """The nearest neighbours of each query that has a positive, as rows T of the table."""
 
+    index_I: np.ndarray  # rows that were searched for any query
+    queries: int  # of the part, with those that have no positive or are not in the sample
+    sampled: bool  # whether only a random sample of the queries was searched
     query_Q: np.ndarray  # ascending
     found_QK: np.ndarray  # best first, -1 past the end of the index
     distance_QK: np.ndarray  # Euclidean, of unit vectors (0 to 2); inf past the end of the index
     relevant_QK: np.ndarray  # whether the retrieved image shares a label with the query
     first_hit_Q: np.ndarray  # rank of the first relevant image, from 1; 0 past DEPTH
     positives_Q: np.ndarray  # number of relevant images in the index
-    index_I: np.ndarray  # rows that were searched for any query
-    queries: int  # of the part, with those that have no positive or are not in the sample
-    sampled: bool  # whether only a random sample of the queries was searched
 
     @property
     def right_Q(self) -> np.ndarray:
@@ -52,11 +52,7 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
     """Search every query that has a positive in the index of a protocol part.
 
     Above MOST_PAIRS pairs of query and index image, a sample of the queries is searched, the same for
-    every model. Relevance is by labels, even if the part is graded.
-
-    Args:
-        table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
-        embedded: unit vectors [T, D], or those of each domain's specialist.
+    every model. Relevance is by labels, even if the part is graded. The vectors have unit length.
 
     Raises ValueError if no query has a positive.
     """
@@ -82,41 +78,24 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embeddings) -> Nearest:
                 distance_BK = np.sqrt(np.maximum(2 - 2 * _shown(score_BK, -np.inf), 0))
                 rows_BK = _shown(row_BK, -1).astype(np.int32)
                 relevant_BK = _shown(relevant_BK, False)
-                found.append(
-                    (query_B, rows_BK, distance_BK.astype(np.float32), relevant_BK, first_B)
-                )
+                distance_BK = distance_BK.astype(np.float32)
+                found.append((query_B, rows_BK, distance_BK, relevant_BK, first_B))
     if not found:
         raise ValueError("no query has a positive in the index")
-    columns = [np.concatenate(blocks) for blocks in zip(*found, strict=True)]
+    columns = [np.concatenate(blocks) for blocks in (*zip(*found, strict=True), positives)]
     order_Q = np.argsort(columns[0], kind="stable")
-    query_Q, found_QK, distance_QK, relevant_QK, first_hit_Q, positives_Q = (
-        column[order_Q] for column in (*columns, np.concatenate(positives))
-    )
-    return Nearest(
-        query_Q,
-        found_QK,
-        distance_QK,
-        relevant_QK,
-        first_hit_Q,
-        positives_Q,
-        index_I=np.unique(np.concatenate(searched)),
-        queries=queries,
-        sampled=pairs > MOST_PAIRS,
-    )
+    index_I = np.unique(np.concatenate(searched))
+    return Nearest(index_I, queries, pairs > MOST_PAIRS, *(column[order_Q] for column in columns))
 
 
 def _shown(values_BK: np.ndarray, nothing: float) -> np.ndarray:
     """Return the first SHOWN ranks, padded if the index has fewer images."""
-    values_BK = values_BK[:, :SHOWN]
-    missing = SHOWN - values_BK.shape[1]
-    return np.pad(values_BK, ((0, 0), (0, missing)), constant_values=nothing)
+    missing = max(SHOWN - values_BK.shape[1], 0)
+    return np.pad(values_BK[:, :SHOWN], ((0, 0), (0, missing)), constant_values=nothing)
 
 
 def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Count, per domain, the queries whose first result is relevant for both models, one, or neither.
-
-    Both were searched in one table. Returns one row per domain, sorted, with the columns KINDS.
-    """
+    """Count, per domain (row), the queries of each of KINDS (column), by two searches of one table."""
     kind = np.array(KINDS)[2 * ~ours.right_Q + ~theirs.right_Q]
     domain = table["domain"].to_numpy()[ours.query_Q]
     counts = pd.crosstab(domain, kind).rename_axis(index=None, columns=None)
@@ -124,10 +103,7 @@ def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFram
 
 
 def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each query domain (row), the fraction of first results in each domain (column).
-
-    Each row sums to 1. The columns are all domains of queries and first results, sorted.
-    """
+    """Return, for each query domain (row), the fraction of first results in each domain (column)."""
     domain_T = table["domain"].to_numpy()
     counts = pd.crosstab(domain_T[near.query_Q], domain_T[near.found_QK[:, 0]])
     columns = sorted(set(counts.index) | set(counts.columns))
@@ -136,10 +112,7 @@ def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def strayed(near: Nearest, table: pd.DataFrame, column: str = "domain") -> pd.DataFrame:
-    """Return queries whose first result is wrong and from another domain, nearest first.
-
-    Args:
-        column: `label` for another label than the query's.
+    """Return queries whose first result is wrong and has another domain (or `label`), nearest first.
 
     Returns columns `place` (position in near.query_Q), `query`, `answer` (values of the column), `distance`.
     """
@@ -152,9 +125,9 @@ def strayed(near: Nearest, table: pd.DataFrame, column: str = "domain") -> pd.Da
 
 
 def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs of query class and wrong first result's class, most frequent first.
+    """Return columns `query` and `answer` (labels of queries and wrong first results), `queries`, `share`.
 
-    Returns columns `query`, `answer` (labels), `queries` and `share` of the class's queries.
+    The most frequent pair comes first. A share counts the queries of a class.
     """
     wrong = strayed(near, table, "label")
     pairs = wrong.groupby(["query", "answer"]).size().rename("queries").reset_index()
@@ -167,10 +140,9 @@ def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Summarise each query class, hardest first; ties put the larger class first.
 
-    Returns columns `label`, `domain`, `queries`, `positives` (mean over its queries), `r_at_1` and
-    `rank`, the median rank of the first relevant result. `rank` is NaN if half of the queries have
-    no relevant result within DEPTH. `taken_for` is the most frequent class among its wrong first
-    results and `times` their number ("" and 0 if none is wrong). A text `a|b` is its own class.
+    Returns columns `label` (`a|b` is its own class), `domain`, `queries`, `positives` (mean over its
+    queries), `r_at_1`, `rank` (median of the first relevant result; NaN if half of the queries have none
+    within DEPTH), `taken_for` (the most frequent class of its wrong first results) and `times` (it is).
     """
     queries = table[["label", "domain"]].iloc[near.query_Q].reset_index(drop=True)
     queries["positives"], queries["right"] = near.positives_Q, near.right_Q
@@ -182,7 +154,7 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
         r_at_1=("right", "mean"),
         rank=("rank", "median"),
     )
-    classes["rank"] = classes["rank"].where(classes["rank"] < float("inf"))
+    classes["rank"] = classes["rank"].where(classes["rank"] < np.inf)
     most = class_confusions(near, table).drop_duplicates("query").set_index("query")
     classes["taken_for"] = most["answer"].reindex(classes.index).fillna("")
     classes["times"] = most["queries"].reindex(classes.index).fillna(0).astype(int)
@@ -202,10 +174,7 @@ class Gaps:
 
 
 def gaps(part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest) -> Gaps:
-    """Return distances to positives and negatives for a domain-balanced sample of queries.
-
-    A distance is NaN if the index has no negative. Arguments are those of `nearest`.
-    """
+    """Return distances to positives and negatives (NaN for none) of a domain-balanced sample of queries."""
     images, group_T = Images.of(table, members(table, part.subset)), groups_of(part, table)
     sampled = table.iloc[near.query_Q].assign(row=near.query_Q)
     queries = min(QUERIES, PAIRS // len(near.index_I))
@@ -243,9 +212,9 @@ def occurrences(near: Nearest) -> np.ndarray:
 def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Measure how evenly the index images are found, per domain and, in row "", over all domains.
 
-    Returns the columns `images` (count), `skew` of N_k, `most` (largest N_k) and two fractions:
-    `never`, of images in no query's first k, and `held`, of all finds by the most found 1 % of images.
-    The skew is the third standardised moment: high if there are hubs, NaN if all are found equally often.
+    Returns `images` (count), `skew` and `most` (maximum) of N_k, and two shares: `never`, of images in no
+    query's first k, and `held`, of all finds by the most found 1 % of images. The skew is the third
+    standardised moment: high if there are hubs, NaN if all are found equally often.
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
     rows = {}
@@ -256,19 +225,16 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
         deviation = np.sqrt((away_I**2).mean())
         rows[name] = {
             "images": len(own_I),
-            "skew": float((away_I**3).mean() / deviation**3) if deviation > 0 else float("nan"),
+            "skew": float((away_I**3).mean() / deviation**3) if deviation > 0 else np.nan,
             "never": float((own_I == 0).mean()),
             "most": int(own_I.max()),
-            "held": float(np.sort(own_I)[-first:].sum() / finds) if finds else float("nan"),
+            "held": float(np.sort(own_I)[-first:].sum() / finds) if finds else np.nan,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def wrong_firsts(near: Nearest) -> pd.DataFrame:
-    """Return images that are a wrong first result: columns `row`, `wrong` (queries), `found` (N_k).
-
-    The image with the most such queries comes first, then the lower row.
-    """
+    """Return wrong first results, the most frequent first: `row`, `wrong` (queries), `found` (N_k)."""
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)
     found = occurrences(near)[np.searchsorted(near.index_I, row)]

@@ -12,7 +12,7 @@ Shape legend: T rows of the table, N rows of a file, B of a row group, D dimensi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,8 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import companion_path, read_companion
-from guie.evaluation.knn import lengths, refuse, unit_vectors
+from guie.evaluation.knn import Embeddings, lengths, refuse, unit_vectors
 from scorer.errors import one_line
-
-# Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
-# the whole index.
-Embeddings = np.ndarray | Mapping[str, np.ndarray]
 
 GROUP_BYTES = 2**25  # of embeddings in a row group, in memory at once
 COLUMNS = ["image_path", "embedding"]
@@ -71,10 +67,7 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
 
 
 def as_units(embeddings_TD: Embeddings, table: pd.DataFrame) -> Embeddings:
-    """Normalise vectors of one model or of each domain's specialist, one for each row of the table.
-
-    Raises UserError if a vector is not finite or a specialist is missing, ValueError for other shapes.
-    """
+    """Normalise one model's vectors or each specialist's. Raises UserError, ValueError for other shapes."""
     path_T = table["image_path"].to_numpy()
     if isinstance(embeddings_TD, np.ndarray):
         return unit_vectors(embeddings_TD, path_T)
@@ -100,10 +93,7 @@ def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.Da
 
 
 def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
-    """Append the rows of the companion file `texts` to the table, as queries of the data set `texts`.
-
-    Raises UserError if a text has the name of an image, or of another text.
-    """
+    """Append `texts` to the table, as queries of a data set. Raises UserError for a name that is taken."""
     again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
     if again.any():
         raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")

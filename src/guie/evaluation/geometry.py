@@ -28,10 +28,7 @@ class Pairs:
 def draw_pairs(labels: pd.Series, count: int = PAIRS, seed: int = 0) -> Pairs:
     """Draw `count` pairs within a class and `count` between classes, uniformly with replacement.
 
-    Args:
-        labels: one class per image; a text `a|b` is its own class.
-
-    Raises ValueError if no class has two images, or there is only one class.
+    A label `a|b` is its own class. Raises ValueError if no class has two images, or there is only one class.
     """
     codes_N, _ = pd.factorize(labels)
     sizes = np.bincount(codes_N)
@@ -45,7 +42,11 @@ def draw_pairs(labels: pd.Series, count: int = PAIRS, seed: int = 0) -> Pairs:
     one, other = rng.integers(size_P), rng.integers(size_P - 1)
     other += other >= one
     same = np.argsort(codes_N, kind="stable")[start_P + np.stack([one, other])]
-    one, other = np.concatenate([same, pairs_between(codes_N, count, rng)], axis=1)
+    found: list[np.ndarray] = []
+    while sum(kept.shape[1] for kept in found) < count:
+        drawn = rng.integers(len(codes_N), size=(2, 2 * count))
+        found.append(drawn[:, codes_N[drawn[0]] != codes_N[drawn[1]]])
+    one, other = np.concatenate([same, np.concatenate(found, axis=1)[:, :count]], axis=1)
     return Pairs(one, other, np.repeat([True, False], count))
 
 
@@ -77,12 +78,3 @@ def nearest(unit_ND: np.ndarray, index_ND: np.ndarray) -> np.ndarray:
     """
     _, score_N1 = ExactIndex(index_ND).search(unit_ND, 1)
     return score_N1[:, 0]
-
-
-def pairs_between(codes_N: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw rows (2, count) of images whose class codes differ."""
-    found: list[np.ndarray] = []
-    while sum(kept.shape[1] for kept in found) < count:
-        drawn = rng.integers(len(codes_N), size=(2, 2 * count))
-        found.append(drawn[:, codes_N[drawn[0]] != codes_N[drawn[1]]])
-    return np.concatenate(found, axis=1)[:, :count]

@@ -24,12 +24,9 @@ BLOCK_QUERIES = 16  # queries whose whole rankings are in memory at once
 
 
 def revisited(grade_QK: np.ndarray) -> dict[str, np.ndarray]:
-    """Score all three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q]; NaN without positives.
+    """Score rankings of the whole index: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q].
 
-    The means over queries are the benchmark's mAP and mP@k.
-
-    Args:
-        grade_QK: the grades along each query's ranking of the whole index.
+    The means over queries are the benchmark's mAP and mP@k. A query without positives has NaN.
     """
     scores: dict[str, list[float]] = {}
     for grade_K in grade_QK:
@@ -60,10 +57,7 @@ def _trapezoid_ap(rank_P: np.ndarray) -> float:
 
 
 def read_grades(path: Path) -> pd.DataFrame:
-    """Read query and image (paths as in the manifest) and grade, one row per graded pair.
-
-    Raises UserError that names the file and its first bad row.
-    """
+    """Read query, image (paths as in the manifest) and grade of each pair. Raises UserError for a bad row."""
     grades = read_companion(path, "relevance")
     for line, word in grades["grade"][~grades["grade"].isin(CODES)].items():
         raise UserError(f"{path}:{line}: unknown grade {word!r}; known: {', '.join(CODES)}")

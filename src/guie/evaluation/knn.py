@@ -7,7 +7,7 @@ Shape legend: B queries of one block, N index rows, U distinct unit vectors, D d
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -17,6 +17,15 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.processes import usable_cores
+
+# Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
+# the whole index.
+Embeddings = np.ndarray | Mapping[str, np.ndarray]
+
+# Return the k most similar rows of each query [B, k], best first and -1 past the end, and their
+# similarities. The rows of the queries' own images [B], -1 for none, are left out. `ExactIndex` and the
+# engines of an index have such a search.
+Find = Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 NOTHING = -np.inf  # similarity of an empty rank
 RESERVED_BYTES = 2**28  # memory that faiss may use for the candidates of one block
@@ -51,8 +60,6 @@ class ExactIndex:
         """Return the min(k, N) most similar rows of each query, best first, and their similarities.
 
         Args:
-            queries_BD: float32.
-            k: number of ranks.
             own_B: row of each query's own image, excluded before ranking; -1 for none.
 
         Returns: rows [B, K] and similarities [B, K]; ranks without a row have -1 and -inf.
@@ -68,44 +75,27 @@ class ExactIndex:
         return row_BK, score_BK
 
     def _candidates(self, queries_BD: np.ndarray, deep: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return at least the first `deep` rows of each query, in order."""
-        # One extra candidate: only similarities above the last one are known to be complete.
-        wanted = min(deep + 1, len(self.vector_UD))
-        vector_BC, score_BC = self._nearest(queries_BD, wanted)
-        open_B = np.arange(len(queries_BD))[_tied_at_the_end(score_BC, deep)]
-        if wanted < len(self.vector_UD) and len(open_B):
-            return self._with_more(queries_BD, deep, open_B, (vector_BC, score_BC))
-        return self._rows(vector_BC, score_BC, deep)
-
-    def _with_more(
-        self,
-        queries_BD: np.ndarray,
-        deep: int,
-        open_B: np.ndarray,
-        found: tuple[np.ndarray, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Complete `_candidates` for queries whose ties extend past the retrieved candidates."""
-        row_BC, score_BC = self._rows(*found, deep)
-        row_BC, score_BC = row_BC[:, :deep], score_BC[:, :deep]
-        wanted = deep
+        """Return the first `deep` rows of each query, or all, in order."""
+        shape = len(queries_BD), min(deep, self.size)
+        row_BC, score_BC = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        open_B, every, wanted = np.arange(len(queries_BD)), len(self.vector_UD), deep
         while len(open_B):
-            wanted = min(4 * wanted, len(self.vector_UD))
-            vector_XC, score_XC = self._nearest(queries_BD[open_B], wanted)
-            done_X = ~_tied_at_the_end(score_XC, deep) | (wanted == len(self.vector_UD))
+            # One extra candidate: only similarities above the last one are known to be complete.
+            count = int(min(max(wanted, deep + 1), every))
+            with search_threads():
+                score_XC, vector_XC = faiss.knn(  # ties in any order
+                    queries_BD[open_B], self.vector_UD, count, metric=faiss.METRIC_INNER_PRODUCT
+                )
+            done_X = np.full(len(open_B), True)
+            if count < every:  # queries whose ties extend past the candidates take more of them
+                done_X = score_XC[:, deep - 1] > score_XC[:, -1]
             if done_X.any():
                 rows_XC, scores_XC = self._rows(vector_XC[done_X], score_XC[done_X], deep)
-                row_BC[open_B[done_X]] = rows_XC[:, :deep]
-                score_BC[open_B[done_X]] = scores_XC[:, :deep]
+                row_BC[open_B[done_X]] = rows_XC[:, : shape[1]]
+                score_BC[open_B[done_X]] = scores_XC[:, : shape[1]]
             open_B = open_B[~done_X]
+            wanted *= 4
         return row_BC, score_BC
-
-    def _nearest(self, queries_BD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the most similar vectors [B, C], ties in any order, and their similarities."""
-        with search_threads():
-            score_BC, vector_BC = faiss.knn(
-                queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
-            )
-        return vector_BC, score_BC
 
     def _rows(
         self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
@@ -136,11 +126,14 @@ class ExactIndex:
         return row_BC, wide_BC
 
 
-def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
+def exact(unit_TD: np.ndarray, index_I: np.ndarray) -> Find:
+    """Return the exact search in some rows of unit vectors, whose queries are rows too."""
+    index = ExactIndex(unit_TD[index_I])
+    return lambda query_B, k, own_B: index.search(unit_TD[query_B], k, own_B)
 
-    Raises UserError if one is not finite, ValueError if there are more or fewer paths.
-    """
+
+def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Normalise to unit length, float32; a zero vector stays zero. Raises UserError if one is not finite."""
     if len(embeddings_TD) != len(paths):
         raise ValueError(f"{len(embeddings_TD)} embeddings for {len(paths)} rows")
     length_T = lengths(embeddings_TD, np.asarray(paths))
@@ -173,8 +166,7 @@ def block_size(ranks: int, most: int) -> int:
 def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
     """Return, for each row, the first row that is bit-equal to it, usually itself.
 
-    Rows are hashed to a randomly weighted 64-bit sum of their bits, and compared if two hashes are
-    equal. This is many times faster than sorting whole rows.
+    Rows are hashed to a randomly weighted 64-bit sum, many times faster than sorting whole rows.
     """
     bits_NW = np.ascontiguousarray(index_ND).view(np.uint32)
     words = bits_NW.shape[1]
@@ -191,13 +183,6 @@ def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
     return first[group_N.ravel()]
 
 
-def _tied_at_the_end(score_BC: np.ndarray, deep: int) -> np.ndarray:
-    """Return whether a vector that was not retrieved may tie with one of the first `deep`."""
-    if score_BC.shape[1] <= deep:
-        return np.ones(len(score_BC), bool)
-    return score_BC[:, deep - 1] == score_BC[:, -1]
-
-
 # Set by `accelerate launch` and by torchrun, which also set OMP_NUM_THREADS=1.
 LAUNCHED = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 
@@ -208,12 +193,10 @@ _entered: ContextVar[bool] = ContextVar("_entered", default=False)
 def search_threads(processes: int = 1) -> Iterator[None]:
     """Run the searches of the block with all cores that this process may use, then restore the threads.
 
-    By default the other processes of a run wait meanwhile. The outermost of several nested blocks decides.
-    Without a launcher, and with any OMP_NUM_THREADS but 1, nothing changes: faiss takes all cores then,
-    or as many as the user chose. A launcher's 1 looks the same as a user's.
-
-    Args:
-        processes: how many processes of this machine search at the same time, and share its cores.
+    So many processes of this machine search at the same time, and share its cores; by default the others
+    wait. The outermost of several nested blocks decides. Without a launcher, and with any OMP_NUM_THREADS
+    but 1, nothing changes: faiss takes all cores then, or as many as the user chose. A launcher's 1 looks the
+    same as a user's.
     """
     launched = any(name in os.environ for name in LAUNCHED)
     if not launched or os.environ.get("OMP_NUM_THREADS") != "1" or _entered.get():

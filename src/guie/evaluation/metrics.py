@@ -33,11 +33,7 @@ ALL_POSITIVES = ("map_at_r", "r_precision")  # use as many ranks as a query has 
 def ranking_metrics(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, keys: Sequence[str] = STANDARD
 ) -> dict[str, np.ndarray]:
-    """Return the named metrics of every query, by their keys in `report.json`; see `metric`.
-
-    Raises:
-        ValueError: a query has no positive, so that no metric is defined.
-    """
+    """Return the named metrics of every query; see `metric`. Raises ValueError without a positive."""
     if (positives_Q < 1).any():
         raise ValueError("a query without positives has no score: leave it out and count it")
     return {key: metric(key, relevant_QK, positives_Q) for key in keys}
@@ -57,9 +53,7 @@ def metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.nda
     * `map_at_K`: the sum over i <= K of P(i) rel(i), over min(n, K) (GLDv2, arXiv 2004.01804; UnED).
     * `found_at_K`: the number of positives in the first K over min(n, K): IR's recall (ILIAS).
 
-    Args:
-        relevant_QK: bool, rel. K is `depth_of` the keys, or the size of the index if that is smaller.
-        positives_Q: n, without the query's own image.
+    `relevant_QK` has as many ranks as `depth_of` the keys, or the index. n is without the query's own image.
     """
     if key == "mmp_at_5":
         window_Q = np.minimum(positives_Q, 5)
@@ -95,10 +89,29 @@ def plain(values: pd.Series) -> dict[str, float | None]:
     return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}
 
 
-def harmonic_mean(values: Iterable[float]) -> float:
-    """Return the harmonic mean of scores (PUMA, arXiv 2309.08944: over domains); 0 if any is 0."""
-    scores = np.asarray(list(values), dtype=np.float64)
-    return float(len(scores) / (1 / scores).sum()) if scores.all() else 0.0
+def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
+    """Return global average precision (micro AP): one ranking of all answers, most confident first.
+
+    It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer; NaN for
+    none. Distractors are not in that number, but lower P. A confidence of -inf is no answer at all. Ties
+    keep the order of the rows.
+    """
+    correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
+    precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)
+    answers = has_answer_Q.sum()
+    return float((precision_Q * correct_Q).sum() / answers) if answers else np.nan
+
+
+def recognition(
+    confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
+) -> dict[str, float]:
+    """Return Met's numbers: GAP of all queries; GAP- and accuracy of those that have an answer."""
+    known = has_answer_Q
+    return {
+        "gap": gap(confidence_Q, is_correct_Q, has_answer_Q),
+        "gap_minus": gap(confidence_Q[known], is_correct_Q[known], has_answer_Q[known]),
+        "accuracy": float(is_correct_Q[known].mean()) if known.any() else np.nan,
+    }
 
 
 def _within(relevant_QK: np.ndarray, window_Q: np.ndarray) -> np.ndarray:

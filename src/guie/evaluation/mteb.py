@@ -42,10 +42,7 @@ SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these
 
 
 def score_by_mteb(args: argparse.Namespace) -> None:
-    """Score a model on mteb's tasks or a manifest's split, as `validate.py --mteb` asks; print the scores.
-
-    Raises UserError for an unknown task, or an image that cannot be decoded.
-    """
+    """Score a model as `validate.py --mteb` asks, and print the scores. Raises UserError."""
     if args.mteb:
         public = mteb.get_tasks(
             task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
@@ -104,10 +101,8 @@ class RunEncoder(AbsEncoder):
     ) -> np.ndarray:
         """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
 
-        As many processes as the loader has (`num_proc`) read its data set. Of the last arguments, only
-        `batch_size` is used.
-
-        Raises UserError if the task needs more than images, for example texts.
+        As many processes as the loader has (`num_proc`) read its data set. Raises UserError if the task needs
+        more than images, for example texts.
         """
         needed = list(task_metadata.get_modalities(prompt_type))
         if needed != ["image"]:
@@ -135,10 +130,7 @@ class TaskImages(Samples):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return the network's input and the image's shape (3,), like `EvalDataset`.
-
-        Raises UserError, with the row's id, if its image cannot be decoded.
-        """
+        """Return the network's input and the image's shape (3,), like `EvalDataset`. Raises UserError."""
         try:
             image = self.rows[index]["image"].convert("RGB")
         except Exception as error:  # Pillow raises many kinds for damaged files
@@ -152,8 +144,7 @@ class ManifestTask(AbsTaskRetrieval):
     """One split of a manifest with one index over all domains, like the protocol `merged`.
 
     A query's own image is removed from its ranking by its path. Queries without a positive are left out.
-
-    Raises UserError if no query of the split has a positive.
+    Raises UserError if there is no other.
     """
 
     ignore_identical_ids = True

@@ -1,4 +1,7 @@
-"""Load any model that embeds images by its name: a run, a submission, or a library's model."""
+"""Load any model that embeds images by its name; embed texts, patches, and the weights of prompts.
+
+Shapes: N files, T rows of a table, B images, D dimensions, P patches, F features of a patch, M prompts.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
@@ -35,6 +39,8 @@ from scorer.contract import embedding_of
 from scorer.errors import one_line
 from scorer.runtime import refuse_file_access
 
+MOST_BYTES = 2**33  # of the patches that `embed_patches` returns
+
 
 @dataclass(frozen=True)
 class EmbeddingModel:
@@ -51,13 +57,9 @@ class Submission(nn.Module):
     """A submission's model that embeds raw images, one at a time, as the challenge's scorer does.
 
     Open trusted files only: its code runs in this process. Code that names an operator which reads or
-    writes files is refused.
+    writes files is refused. The file is unpacked in `folder` until it is loaded.
 
-    Args:
-        folder: where the file is unpacked until it is loaded.
-
-    Raises UserError if the file is not a submission, or the model fails on an image or varies its
-    dimension.
+    Raises UserError if the file is not a submission, or the model fails or varies its dimension.
     """
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
@@ -104,9 +106,8 @@ class Submission(nn.Module):
 def embedding_precision(word: str, chosen: str | None) -> str | None:
     """Return the precision of autocast to embed with, for `make_accelerator`.
 
-    The default is the run's own on a GPU, which trained for it, and full precision on a CPU. None leaves it
-    to `accelerate launch --mixed_precision`, which is `no` by default. float32 operations use TF32 only where
-    PyTorch is set to it.
+    The default is the run's own on a GPU, and full precision on a CPU. None leaves it to `accelerate launch
+    --mixed_precision`, which is `no` by default.
     """
     if chosen or not torch.cuda.is_available():
         return chosen
@@ -125,9 +126,9 @@ def load_embedding_model(
     """Load a run folder, a submission.zip or LIBRARY:NAME:TAG onto the accelerator's device.
 
     Args:
-        folder: where a submission is unpacked temporarily; created if needed.
-        size_px, fit: image size in pixels and resizing of a library's model.
-        layers: layers of the backbone to return in place of the embedding.
+        folder: of a `Submission`; created if needed.
+        size_px, fit: of a library's model.
+        layers: of the backbone, returned in place of the embedding.
 
     Raises UserError if there is no such model.
     """
@@ -169,6 +170,58 @@ def embed_texts(path: str | None, opened: EmbeddingModel) -> np.ndarray:
     return TextEncoder(opened.model).embed(read_companion(Path(path), "texts")["text"].tolist())
 
 
+class PatchFeatures(nn.Module):
+    """A model's backbone that returns the patches after its last block, each of unit length.
+
+    Attributes: `patches` (P), a square grid; `dim`, P x F. Raises UserError for an ensemble, or a backbone
+    that is not a plain vision transformer.
+    """
+
+    def __init__(self, model: LoadedModel):
+        super().__init__()
+        _, embedder = model.alone("patches come from one of them")
+        self.backbone = embedder.backbone
+        structure = self.backbone.structure()
+        if structure is None or self.backbone.prompts is not None:
+            raise UserError(
+                f"--rerank local: {model.source}: its backbone is not a plain vision transformer"
+            )
+        self._prefix = structure.prefix
+        names = {module: name for name, module in self.backbone.tower.named_modules()}
+        self._last = names[structure.blocks[-1].module]
+        side, device = self.backbone.size_px, next(self.backbone.parameters()).device
+        with torch.inference_mode():
+            probed_1PF = self._patches(torch.zeros(1, 3, side, side, device=device))
+        self.patches, self.dim = probed_1PF.shape[1], probed_1PF[0].numel()
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """Map preprocessed images (B, 3, S, S) to float32 (B, P x F)."""
+        return self._patches(images_BCHW).flatten(1)
+
+    def _patches(self, images_BCHW: Tensor) -> Tensor:
+        with capture_outputs(self.backbone.tower, [self._last]) as heard:
+            self.backbone.tower(images_BCHW)
+        return functional.normalize(heard[self._last][:, self._prefix :].float(), dim=-1)
+
+
+def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndarray:
+    """Return the patches of each row's image by the model `word`: float32 (T, P, F). Raises UserError."""
+    model = open_model(word)
+    features = PatchFeatures(model)
+    paths, place_T = np.unique(table["image_path"].to_numpy(str), return_inverse=True)
+    needed = 4 * len(paths) * features.dim
+    if needed > MOST_BYTES:
+        raise UserError(
+            f"--rerank local: the patches of {len(paths):,} images need {needed / 2**30:.0f} GB; at most"
+            f" {MOST_BYTES / 2**30:.0f} GB are used; use search.py, or a smaller split"
+        )
+    files = [manifest.file(path) for path in paths]
+    patches_ND = embed_files(
+        make_accelerator(), features, model.preprocess, files, manifest.open_image, title="patches"
+    )
+    return patches_ND.reshape(len(paths), features.patches, -1)[place_T]
+
+
 class PromptWeights(nn.Module):
     """A backbone that returns the weights of its M prompts in place of features."""
 
@@ -186,24 +239,13 @@ class PromptWeights(nn.Module):
 def prompt_weights(
     model: LoadedModel, manifest: Manifest, split: str = "test", workers: int | None = None
 ) -> pd.DataFrame:
-    """Return the mean weight of each prompt (column) over each domain's images (row) of a split.
-
-    Raises UserError for a model without a prompt pool.
-    """
+    """Return each prompt's mean weight (column) over each domain's images (row). Raises UserError."""
     embedder = model.embedder
     if not isinstance(embedder, Embedder) or not isinstance(embedder.backbone.prompts, Pool):
         raise UserError(f"{model.source}: the model has no prompt pool")
     rows = manifest.split(split).drop_duplicates("image_path")
     files = [manifest.file(path) for path in rows["image_path"]]
-    accelerator = make_accelerator()
-    weigher = PromptWeights(embedder.to(accelerator.device).backbone)
-    weights_NM = embed_files(
-        accelerator,
-        weigher,
-        model.preprocess,
-        files,
-        manifest.open_image,
-        workers=workers,
-        title="weights",
-    )
+    weigher = PromptWeights(embedder.backbone)
+    inputs = make_accelerator(), weigher, model.preprocess, files, manifest.open_image
+    weights_NM = embed_files(*inputs, workers=workers, title="weights")
     return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

@@ -21,8 +21,7 @@ from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder
 from guie.data.dataset import as_batch, image_shapes
 from guie.evaluation.knn import unit_vectors
-from guie.evaluation.opened import EmbeddingModel, load_embedding_model
-from guie.evaluation.patches import PatchFeatures
+from guie.evaluation.opened import EmbeddingModel, PatchFeatures, load_embedding_model
 from guie.models.opening import LoadedModel
 from guie.models.pretrained import sha256_of
 
@@ -33,11 +32,9 @@ KEPT = 4096  # images whose patches stay in memory: 77 MB for ViT-Ti/16 at 112 p
 
 
 class QueryModel:
-    """A model that is loaded for the first query.
+    """A model that is loaded for the first query, by `load_embedding_model`.
 
-    Args:
-        word, size_px, fit: as for `load_embedding_model`.
-        check: raises UserError for the recipe of a model that is not the expected one.
+    `check` raises UserError for the recipe of a model that is not the expected one.
     """
 
     def __init__(
@@ -100,10 +97,7 @@ class QueryModel:
         return TextEncoder(self._model("query with an image"))
 
     def embed_text(self, text: str) -> np.ndarray:
-        """Embed a text in the space of the images; return a unit vector (1, D).
-
-        Raises UserError for a model without a text encoder, or an empty text.
-        """
+        """Embed a text in the space of the images; return a unit vector (1, D). Raises UserError."""
         if not text.strip():
             raise UserError("the text is empty; describe what the image shows")
         with self._lock:
@@ -114,10 +108,7 @@ class QueryModel:
         return PatchFeatures(self._model("for --rerank local, index a run"))
 
     def patches(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return the patches of upright RGB images (B, P, F).
-
-        Raises UserError for a model that is not a plain vision transformer.
-        """
+        """Return the patches of upright RGB images (B, P, F). Raises UserError."""
         with self._lock:
             found = self._outputs(images, self._features)
         return found.reshape(len(images), self._features.patches, -1)

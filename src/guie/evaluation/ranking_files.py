@@ -16,8 +16,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.evaluation.files import Embeddings
-from guie.evaluation.knn import NOTHING
+from guie.evaluation.knn import NOTHING, Embeddings
 from guie.evaluation.search import Images, rankings, searches
 
 DEPTH = 1000
@@ -31,12 +30,8 @@ def map_at_1k(
     """Return ILIAS's mAP@1k: sum of P(i) rel(i) for i <= 1000, over min(n, 1000), [Q]; NaN without positives.
 
     Equal similarities are one step, as in scikit-learn, which ILIAS uses: each relevant image among them gets
-    the precision at their end. Everywhere else in this package, they count one after the other.
-
-    Args:
-        relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
-        positives_Q: number of relevant images in the index.
-        similarity_QK: descending along a row.
+    the precision at their end. Everywhere else in this package, they count one after the other. Similarities
+    descend along a row.
     """
     relevant_QK, similarity_QK = relevant_QK[:, :DEPTH], similarity_QK[:, :DEPTH]
     # For each rank, the last rank with the same similarity
@@ -67,25 +62,20 @@ def names_of(paths: pd.Series) -> pd.Series:
 
 
 def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> None:
-    """Write the best 1,000 of the merged index for each query, by unit vectors, atomically.
-
-    Raises UserError if two images would have the same name.
-    """
+    """Write each query's best 1,000 of the merged index, atomically. Raises UserError for two of one name."""
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
     for rows in (search.query_Q, search.index_I):
-        _rows_by_name(table, rows)  # raises if two images share a name
-    quoted_T = names_of(table["image_path"]).map(json.dumps).to_numpy()
+        _rows_by_name(table, rows)  # refuses two of one name
+    name_T = names_of(table["image_path"]).to_numpy(object)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         start = "{"
         for ranking in rankings(images, embedded, search):
             for block in ranking.blocks(DEPTH, MOST_QUERIES, title="rankings"):
                 for row, found_K, score_K in zip(*block, strict=True):
-                    scores = zip(quoted_T[found_K], score_K.tolist(), found_K >= 0, strict=True)
-                    pairs = ", ".join(
-                        f"{name}: {score!r}" for name, score, is_there in scores if is_there
-                    )
-                    file.write(f"{start}\n{quoted_T[row]}: {{{pairs}}}")
+                    names, scores = name_T[found_K[found_K >= 0]], score_K[found_K >= 0].tolist()
+                    ranked = json.dumps(dict(zip(names, scores, strict=True)))
+                    file.write(f"{start}\n{json.dumps(name_T[row])}: {ranked}")
                     start = ","
         file.write("\n}\n")
 
@@ -93,11 +83,8 @@ def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> Non
 def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Rankings:
     """Read the ranking of every query of the table, without its own image; ties keep the order of the file.
 
-    Args:
-        unlisted: count images outside the index as negatives, like ILIAS's code; otherwise they
-            raise UserError.
-
-    Raises UserError for another format, a query or image that is not in the table, or a missing query.
+    With `unlisted`, images outside the index count as negatives, like in ILIAS's code. Raises UserError for
+    another format, a missing query, or a query or (otherwise) image that is not in the table.
     """
     try:
         given = FORMAT.validate_json(path.read_bytes(), strict=True)

@@ -16,8 +16,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.evaluation.files import Embeddings, load_embeddings
-from guie.evaluation.knn import unit_vectors
+from guie.evaluation.files import load_embeddings
+from guie.evaluation.knn import Embeddings, unit_vectors
 
 PER_DOMAIN = 9000  # images that UnED fits on (4.1)
 # Relative to the first component's variance; smaller variances are float32 rounding errors.
@@ -40,9 +40,8 @@ class Components:
 def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     """Fit the first `dim` principal components of unit vectors, in float64.
 
-    `whiten` gives every component the same variance on the fitted data.
-
-    Raises UserError if the vectors are not finite, or vary in fewer than `dim` dimensions.
+    `whiten` gives every component the same variance on the fitted data. Raises UserError if the vectors are
+    not finite, or vary in fewer than `dim` dimensions.
     """
     from sklearn.decomposition import PCA  # takes a second, and is seldom needed
 
@@ -74,11 +73,7 @@ def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFr
 
 
 def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str) -> Embeddings:
-    """Read one model's embeddings [T, D], or join those of specialists. Raises UserError.
-
-    Args:
-        source: one model's E.npz, or DOMAIN=E.npz of each specialist.
-    """
+    """Read one model's embeddings [T, D], or join those of specialists (DOMAIN=E.npz). Raises UserError."""
     if isinstance(source, Path):
         return load_embeddings(source, table)
     files: dict[str, str] = {}
@@ -91,14 +86,7 @@ def read_embeddings(source: Path | Sequence[str], table: pd.DataFrame, join: str
 
 
 def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
-    """Join embeddings of the same images by several models; the oracle keeps them by domain.
-
-    Args:
-        specialists: embeddings [N, D] of each specialist, by its domain.
-        join: a key of `guie.evaluation.protocols.catalogue.JOINS`.
-
-    Raises UserError for a mean of different dimensions.
-    """
+    """Join embeddings [N, D] by domain as `catalogue.JOINS` say. Raises UserError for a mean of unequal D."""
     if join == "oracle":
         return dict(specialists)
     units = [_units(emb_ND) for emb_ND in specialists.values()]
@@ -116,10 +104,8 @@ def reduced(
 ) -> Embeddings:
     """Reduce the dimension of embeddings, separately for every specialist.
 
-    Args:
-        fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
-        kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
-        seed: of a random projection; equal dimensions get equal projections.
+    `fit` are embeddings [F, D] by the same models, for PCA. `kind` is one of REDUCTIONS in
+    `guie.evaluation.protocols.catalogue`. The seed is that of a random projection.
 
     Raises UserError if that many dimensions cannot be fitted.
     """

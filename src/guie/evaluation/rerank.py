@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import cv2
 import numpy as np
 
 from guie.base.arguments import LOCAL
+from guie.evaluation.knn import ExactIndex, Find, exact
 
 CANDIDATES, LEAST = 4, 100  # candidates whose order is corrected: times K, and at least
 ENTRIES = 2**20  # candidates times neighbours that are in memory at once
@@ -32,10 +34,6 @@ TOLERANCE = 1.0  # largest error of a consistent match, in patches
 FEWEST = 3  # matches: two fit any similarity transform
 DRAWS = 200  # of RANSAC
 
-# Return the k most similar rows of each query [B, k], best first and -1 past the end, and their
-# similarities. The rows of the queries' own images [B], -1 for none, are left out. `ExactIndex` and the
-# engines of an index have such a search.
-Find = Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 # Return the patches of rows of the index: unit vectors (C, P, F).
 PatchesOf = Callable[[np.ndarray], np.ndarray]
 
@@ -45,9 +43,8 @@ class Reranker:
 
     Args:
         vectors_ND: unit vectors of the index; may be memory-mapped.
-        find: the search that proposes candidates, exact or approximate, in all rows or some.
+        find: the search that proposes candidates, exact or approximate, in `rows_R` or all rows.
         methods: the result of `guie.base.arguments.methods_of`.
-        rows_R: the rows that `find` searches; None for all.
         patches_of: the patches of index images, for the method `local`.
     """
 
@@ -73,13 +70,11 @@ class Reranker:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the first k rows of each query in the corrected order, and their corrected scores.
 
-        Args:
-            queries_BD: unit vectors.
-            own_B: rows of the queries' own images, which are not found; -1 for none.
-            patches_BPF: the queries' patches; None leaves `local` out, as for a text.
+        A score is a cosine only without corrections of hubs and `local`. Ties go to the lower row.
 
-        Returns: rows [B, k], -1 past the end, and scores, -inf past the end. A score is a cosine only
-        without corrections of hubs and `local`. Ties go to the lower row.
+        Args:
+            queries_BD, k, own_B: see `Find`.
+            patches_BPF: the queries' patches; None leaves `local` out, as for a text.
         """
         depth = min(max(CANDIDATES * k, LEAST), len(self._rows_R))
         size = max(1, ENTRIES // (LISTED * depth))
@@ -111,6 +106,31 @@ class Reranker:
             bank_M = np.sort(np.random.default_rng(0).permutation(self._rows_R)[:BANK])
             score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, bank_M)
         return rows_BC, score_BC
+
+
+@dataclass(frozen=True)
+class Rerank:
+    """How an evaluation re-ranks: in place of `exact`, it returns a search whose queries are rows T.
+
+    Attributes: `methods`, see `guie.base.arguments.METHODS`; `patches_TPF`, for the method `local`.
+    """
+
+    methods: tuple[str, ...]
+    patches_TPF: np.ndarray | None = None
+
+    def __call__(self, unit_TD: np.ndarray, index_I: np.ndarray) -> Find:
+        if not self.methods or not len(index_I):
+            return exact(unit_TD, index_I)
+        unit_ID, patches_TPF = unit_TD[index_I], self.patches_TPF
+        patches_of = None if patches_TPF is None else lambda places: patches_TPF[index_I[places]]
+        find = ExactIndex(unit_ID).search
+        reranker = Reranker(unit_ID, find, self.methods, patches_of=patches_of)
+
+        def search(query_B: np.ndarray, k: int, own_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
+            return reranker.search(unit_TD[query_B], k, own_B, patches_BPF)
+
+        return search
 
 
 class NeighbourLists:

@@ -1,14 +1,16 @@
 """Search queries in an index and score each query, block by block.
 
-Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the table, D dimensions,
-P patches, F features of a patch.
+Shapes: Q queries, B of one block, K neighbours, I index images, T rows of the table, D dimensions.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,15 +18,15 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
-from guie.evaluation.files import Embeddings
-from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.rerank import Reranker
+from guie.evaluation.knn import RESERVED_BYTES, Embeddings, Find, block_size, exact, search_threads
 from guie.rows.filling import T, fill, own_blocks
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
 MOST_QUERIES = 4096  # in one block
 SETS = 4096  # of labels that are compared with all others at once
+LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
+COLUMNS = ("image_path", "label", "domain", "role", "dataset", "subsets")  # that scores depend on
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,8 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
     """Yield the searches of an index type; every query is in exactly one of them.
 
     Args:
-        index: `merged`, one index of all groups (also called common, or unified); `separate`, the
-            query's own group; `fused`, the index of the query's group and every image of the other
-            groups, including queries (the unification paper's galleries).
+        index: `merged`, one of all groups (also called common, or unified); `separate`, of the query's own
+            group; `fused`, its index and every image of other groups (the unification paper's galleries).
         group_T: domain or data set of each row.
     """
     rows_T = np.arange(len(group_T))
@@ -125,28 +126,21 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
         yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
 
 
-@dataclass(frozen=True)
-class Rerank:
-    """How an evaluation re-ranks."""
-
-    methods: tuple[str, ...] = ()  # see `guie.base.arguments.METHODS`
-    patches_TPF: np.ndarray | None = None  # of all rows T, for the method `local`
-
-
-NO_RERANK = Rerank()
+# Return a search in the rows of an index [I] of unit vectors [T, D], whose queries are rows T.
+OpenIndex = Callable[[np.ndarray, np.ndarray], Find]
 
 
 @dataclass(frozen=True)
 class Ranking:
     """The index images of a search, ranked by similarity for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, whose scores replace similarities.
+    Attributes: `unit_TD`, unit vectors of all rows T; `open_index`, `exact` or one that re-ranks.
     """
 
     images: Images
     unit_TD: np.ndarray
     search: Search
-    rerank: Rerank = NO_RERANK
+    open_index: OpenIndex = exact
 
     def of(self, query_Q: np.ndarray) -> Ranking:
         """Return the ranking of these queries, rows T, in this order."""
@@ -157,27 +151,12 @@ class Ranking:
         return self.images.own_places(self.search.query_Q, self.search.index_I)
 
     @cached_property
-    def _index(self) -> ExactIndex | Reranker:
-        index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
-        unit_ID = self.unit_TD[index_I]
-        index = ExactIndex(unit_ID)
-        if not self.rerank.methods or not len(index_I):
-            return index
-        patches_of = None if patches_TPF is None else lambda places: patches_TPF[index_I[places]]
-        return Reranker(unit_ID, index.search, self.rerank.methods, patches_of=patches_of)
+    def _find(self) -> Find:
+        return self.open_index(self.unit_TD, self.search.index_I)
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k nearest images of a block of queries, best first, and their similarities.
-
-        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
-        """
-        query_B, patches_TPF = self.search.query_Q[block], self.rerank.patches_TPF
-        query_BD, own_B = self.unit_TD[query_B], self._own_Q[block]
-        if isinstance(self._index, ExactIndex):
-            place_BK, score_BK = self._index.search(query_BD, k, own_B)
-        else:
-            patches_BPF = None if patches_TPF is None else patches_TPF[query_B]
-            place_BK, score_BK = self._index.search(query_BD, k, own_B, patches_BPF)
+        """Return the k nearest rows T of a block of queries [B, K], -1 past the end, and similarities."""
+        place_BK, score_BK = self._find(self.search.query_Q[block], k, self._own_Q[block])
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(
@@ -192,16 +171,16 @@ class Ranking:
 
 
 def rankings(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+    images: Images, embedded: Embeddings, search: Search, open_index: OpenIndex = exact
 ) -> Iterator[Ranking]:
     """Yield the ranking of a search; with specialists, one for the queries of each domain."""
     if isinstance(embedded, np.ndarray):
-        yield Ranking(images, embedded, search, rerank)
+        yield Ranking(images, embedded, search, open_index)
         return
     domain_Q = images.domain_T[search.query_Q]
     for name, unit_TD in embedded.items():
         own = Search(f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I)
-        yield Ranking(images, unit_TD, own, rerank)
+        yield Ranking(images, unit_TD, own, open_index)
 
 
 def score_queries(
@@ -213,10 +192,8 @@ def score_queries(
 ) -> pd.DataFrame:
     """Return the named metrics of each query, indexed by row T; NaN if it has no positive.
 
-    Args:
-        rankings: together, of all queries of the search.
-        store: where scores are stored. Rows of other processes are NaN until those are computed.
-        query_counts: R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
+    The rankings have all queries of the search. Scores of other processes are NaN until the store has them.
+    With `query_counts`, R of R-precision and MAP@R counts the query's own image too, as in PUMA's code.
     """
     scores = [QueryScores(ranking, keys, query_counts).table(store) for ranking in rankings]
     return pd.concat(scores).reindex(search.query_Q)
@@ -298,3 +275,53 @@ def unanswerable(queries: int) -> UserError:
     return UserError(
         f"none of {queries} queries has a positive in the index; check the columns label and role"
     )
+
+
+def search_together(
+    work: Callable[[ScoreStore | None], None],
+    share: Callable[[ScoreStore], None],
+    folder: Path,
+    key: str,
+    pairs: int,
+) -> None:
+    """Run `work` in the main process, once all processes have searched and stored their shares.
+
+    Args:
+        work: searches what is not stored, and writes the result.
+        share: searches and stores the share of this process.
+        folder: of the store, until the work is done; a search of fewer than LONG pairs stores nothing.
+        key: the result of `key_of`; scores of another one are not taken.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes == 1 and pairs < LONG:
+        work(None)
+        return
+    store = Store(folder, {"scores": "of queries"})
+    if processes == 1:
+        work(ScoreStore(store, prefix=key))
+        store.remove()
+        return
+    # Imported here, as a search in one process needs no torch.
+    from guie.base.devices import make_accelerator
+
+    accelerator = make_accelerator()
+    with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
+        share(ScoreStore(store, (accelerator.process_index, processes), key))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        work(ScoreStore(store, prefix=key))
+        store.remove()
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
+def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, settings: object) -> str:
+    """Return a hash of all that the blocks of a search depend on."""
+    digest = hashlib.sha256()
+    for array_TD in embeddings:
+        digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
+        digest.update(np.ascontiguousarray(array_TD).data)
+    known = table[[column for column in COLUMNS if column in table]]
+    digest.update(pd.util.hash_pandas_object(known, index=False).to_numpy().tobytes())
+    digest.update(repr((settings, MOST_QUERIES, RESERVED_BYTES)).encode())
+    return digest.hexdigest()

@@ -41,9 +41,6 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
     Unit-length sentence embeddings are averaged within each name and then over the names, so that all
     names of a class weigh equally. The result is cached for each model, class list and templates.
 
-    Args:
-        classes: names of each class, in plain words.
-
     Raises UserError if there is no such model.
     """
     _, name, pretrained = config.model.split(":", 2)
@@ -97,10 +94,7 @@ class TextEncoder:
 
     @torch.inference_mode()
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Embed sentences in the model's image space: float32 (T, D) of unit length.
-
-        Raises UserError if the model's image features are outside its text space.
-        """
+        """Embed sentences in the model's image space: float32 (T, D) of unit length. Raises UserError."""
         clip = self._clip.to(next(self._embedder.parameters()).device)
         # Text features (T, F), not normalised, like the image features that enter a head
         feat_TF = _encoded(clip, self._backbone.name, sentences)

@@ -29,12 +29,7 @@ def refuse_unscorable(manifest: Manifest) -> None:
 
 
 def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
-    """Return R@1 and mMP@5 over the merged index: the means over the domains, and of each domain.
-
-    They equal those of `guie.evaluation.protocols.evaluating.evaluate`, which also raises the same errors.
-
-    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}.
-    """
+    """Return R@1 and mMP@5 of the merged index as `evaluate` does: means over domains, and each domain's."""
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
     unit_TD = unit_vectors(embeddings_TD, table["image_path"].to_numpy())

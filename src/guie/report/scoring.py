@@ -14,16 +14,17 @@ from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.manifest.companions import companion_path
-from guie.evaluation.files import Embeddings, arrays_of, as_units, load_embeddings, table_of
+from guie.evaluation.files import arrays_of, as_units, load_embeddings, table_of
 from guie.evaluation.graded import read_grades
-from guie.evaluation.long_search import key_of, search_together
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.catalogue import FITTED
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores
 from guie.evaluation.ranking_files import read_rankings, write_rankings
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, read_embeddings, reduced
-from guie.evaluation.search import Rerank, ScoreStore
+from guie.evaluation.rerank import Rerank
+from guie.evaluation.search import ScoreStore, key_of, search_together
 from guie.report.tables import reports_table
 
 
@@ -53,7 +54,7 @@ def search(
     rerank = Rerank(methods_of(args.rerank))
     if LOCAL in rerank.methods:  # embeds images: after all that can be refused
         # Imported here, as the other methods need no torch.
-        from guie.evaluation.patches import embed_patches
+        from guie.evaluation.opened import embed_patches
 
         rerank = Rerank(rerank.methods, embed_patches(args.model, manifest, table))
     options = {"quirks": args.quirk, "rerank": rerank, "grades": grades}

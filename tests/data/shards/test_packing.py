@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -66,14 +67,14 @@ def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     whole, folder = contents(tmp_path / "shards"), tmp_path / "again"
     opened = []
 
-    def stopping(path: str) -> bytes:
+    def stopping(path: str) -> io.BytesIO:
         opened.append(path)
         if len(opened) == 14:
             raise KeyboardInterrupt
-        return Path(path).read_bytes()
+        return io.BytesIO(Path(path).read_bytes())
 
     with monkeypatch.context() as patched:
-        patched.setattr(packing, "_bytes_of", stopping)
+        patched.setattr(packing, "open_in_shard", stopping)
         with pytest.raises(KeyboardInterrupt):
             pack(files, folder, SHARD_BYTES, 1)
     first = contents(folder)
@@ -117,7 +118,7 @@ def test_an_image_or_a_disk_that_cannot_be_packed_is_named(tmp_path: Path, monke
         with pytest.raises(UserError, match="the disk has 1,000 free"):
             pack(files, shards, SHARD_BYTES, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(packing, "_bytes_of", lambda path: Path(path).read_bytes() + b"more")
+        patched.setattr(packing, "open_in_shard", lambda path: io.BytesIO(b"shorter"))
         with pytest.raises(UserError, match=r"\.v1\.jpg: changed while it was packed"):
             pack(files, shards, SHARD_BYTES, 1)
     files.file("train/00.v1.jpg").write_bytes(picture_bytes(0)[:700])

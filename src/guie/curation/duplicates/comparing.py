@@ -43,11 +43,7 @@ EACH = 3  # altered copies of an image
 
 
 class Pixels:
-    """Differences between images of a folder, from `rows.comparison.compare`.
-
-    Args:
-        table: image_path and `pixels`, the digest of each image; the results are stored by digest.
-    """
+    """Differences by `rows.comparison.compare` between images of a table, stored by their digests."""
 
     def __init__(self, root: Path, workers: int, table: pd.DataFrame):
         self.root, self.workers = root, workers

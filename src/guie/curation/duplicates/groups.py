@@ -27,11 +27,8 @@ def find_groups(
     """Return groups of images that are copies, or look like copies: the components of their links.
 
     COLUMNS: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
-    link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images.
-
-    Args:
-        files: image_path below the root, domain and label, which may be empty.
-        mirrored: a mirror image is also a copy.
+    link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images. With
+    `mirrored`, a mirror image is also a copy. Domain and label of `files` may be empty.
 
     Raises UserError if an image cannot be read.
     """

@@ -67,12 +67,8 @@ def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None)
     The tail is a power law, fitted by maximum likelihood (Hill, A Simple General Approach to
     Inference About the Tail of a Distribution, 1975). One standard error is subtracted from the
     exponent, so the fit overestimates look-alikes rather than underestimates them. True copies
-    are below the window, so their number does not influence the fit.
-
-    Args:
-        differences: (P,) differences of all compared pairs.
-        reach: the largest difference of altered copies.
-        pooled: the exponent to use if there are too few pairs.
+    are below the window, so their number does not influence the fit. With too few pairs, the exponent is
+    `pooled`.
     """
     window = np.sort(differences[(differences > reach) & (differences <= APART)])
     upper = min(SPAN * reach, APART)
@@ -105,15 +101,12 @@ def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
 def limits(
     pairs: pd.DataFrame, images: pd.Series, altered: Mapping[str, np.ndarray], config: NearConfig
 ) -> pd.DataFrame:
-    """Compute the limits of each domain, for pairs with and without a common label.
+    """Compute `LIMITS` of each domain, for pairs with and without a common label.
 
     Args:
         pairs: columns domain (`CROSS` for two), labels (ALIKE or UNLIKE), difference.
         images: number of images by domain.
         altered: by domain, the differences between its images and altered copies of them.
-        config: the accepted shares of a domain's images that are falsely found.
-
-    Returns columns `LIMITS`.
     """
     altered = {**altered, CROSS: np.concatenate([*altered.values(), np.zeros(0)])}
     images = pd.concat([images, pd.Series({CROSS: images.sum()})])
@@ -134,7 +127,6 @@ def limits(
         row |= {"reach": reach, "exponent": tail.exponent, "sure_limit": sure, "copy_limit": copy}
         for name, limit in (("sure", sure), ("copies", copy), ("near", reach)):
             row[name] = int((differences <= limit).sum())
-        for name, limit in (("sure", sure), ("copies", copy)):
             row[f"false_{name}"] = tail.below(limit)
             row[f"recall_{name}"] = float((altered[domain] <= limit).mean())
         rows.append(row)

@@ -25,7 +25,7 @@ NEAR |= dict.fromkeys(["similarity", "difference", "sure_limit", "copy_limit"], 
 NEAR |= {"confirmed": "bool"}
 WAYS = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
 SAMPLE = 256  # images that calibrate the minimum similarity
-LOW = 0.01  # quantile of their similarity to altered copies of themselves
+LOW = 0.01  # quantile of their similarity to cropped and compressed copies of themselves
 # Factor on that quantile's distance from 1. Real copies also differ in light, and the stricter
 # pixel comparison follows.
 ROOM = 2.0
@@ -35,10 +35,7 @@ CHUNK = 8192  # pairs compared at once
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links between copies, by picture. All images with equal pixels are one picture.
-
-    Pairs of equal images are not listed, because their number grows quadratically.
-    """
+    """Links between copies, by picture: all images with equal pixels, whose pairs would be too many."""
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
     # NEAR, each pair in both directions, sorted by picture, then by difference, smallest first
@@ -69,8 +66,7 @@ def find_links(
     Args:
         table: a manifest's rows with the columns of `FINGERPRINTS`.
         near: near-duplicate settings; None finds equal pixels only.
-        embed: computes features, for images with a hash near another's.
-        differences: computes pixel differences, for pairs with similar features.
+        embed, differences: for images with a hash near another's, and for pairs with similar features.
         verdicts: a person's decisions on pairs.
     """
     images = images_of(table)
@@ -109,10 +105,7 @@ def measured(
     differences: Pixels,
     part: tuple[int, int] = (0, 1),
 ) -> pd.DataFrame:
-    """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
-
-    Args:
-        part: n and m, to measure only the pairs that part n of m of the pictures proposes.
+    """Measure the pairs of pictures that part n of m of them proposes by hash, filtered by features.
 
     Returns columns first < second (positions in `pictures`), distance, similarity, difference, and the
     domain and labels that `limits` expects.
@@ -122,7 +115,10 @@ def measured(
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     # Rows of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
     if least is None and len(pairs) and not near.mirrored:
-        least = 1 - ROOM * (1 - _similarity_of_copies(paths, embed))
+        sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]].tolist()
+        plain_ND, altered_ND = (np.asarray(embed(sample, view)) for view in ("content", "altered"))
+        own_N = np.einsum("nd,nd->n", plain_ND, altered_ND)
+        least = 1 - ROOM * (1 - float(np.quantile(own_N, LOW)))
     if least is not None:
         pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
     one, other = (pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
@@ -136,13 +132,6 @@ def measured(
         domain=one["domain"].where(one["domain"] == other["domain"], CROSS),
         labels=np.where(np.array(unlike, bool), UNLIKE, ALIKE),
     )
-
-
-def _similarity_of_copies(paths: np.ndarray, embed: Embed) -> float:
-    """Return the cosine that 99 % of images exceed to a cropped and compressed copy of themselves."""
-    sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]].tolist()
-    plain_ND, altered_ND = (np.asarray(embed(sample, view)) for view in ("content", "altered"))
-    return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), LOW))
 
 
 def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndarray:

@@ -41,11 +41,10 @@ def close_pairs(
 
     A row proposes at most NEAREST pairs; of others as near, the first ones. So many images of one hash are
     paired with the first of them. The centre of an image is compared with the whole of the other, to find
-    crops.
+    crops. With `mirrored`, images are also compared with the mirror images of others.
 
     Args:
         prints: the columns of `Hashes`; an empty hash matches nothing.
-        mirrored: also compare each image with the mirror images of the others.
         part: n and m, to pair only every m-th row, from row n on.
 
     Returns columns first < second (positions in `prints`) and distance in bits, sorted.
@@ -103,10 +102,8 @@ def near_hashes(queries: np.ndarray, known: np.ndarray, radius_bits: int) -> Ite
 
     Each pair is yielded once, in no particular order. Few hashes are all compared. Among many, tables of
     words propose candidates, which misses none (multi-index hashing; Norouzi et al. 2012). Among more than
-    EXACT, each hash is compared with those of the nearest k-means cells: this misses a few.
-
-    Args:
-        queries, known: (H, 8) uint8, in contiguous memory.
+    EXACT, each hash is compared with those of the nearest k-means cells: this misses a few. Both arrays are
+    (H, 8) uint8, in contiguous memory.
     """
     limits = word_limits(radius_bits)
     lookups = sum(comb(WORD_BITS, flips) for limit in limits for flips in range(limit + 1))

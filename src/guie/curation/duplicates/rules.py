@@ -46,13 +46,15 @@ Rule = Callable[[Side, Side, bool], Iterable[pd.DataFrame]]
 
 def across(side: Side, other: Side) -> Ends:
     """Yield images and the most similar copy on the other side that is not the image itself."""
-    near = _with_equal(side.rows["picture"], side.links)
-    copies = other.rows.reset_index(names="copy").rename(columns={"picture": "other"})
-    # Two copies of a picture are enough, because one of them may be the image itself.
-    firsts = near.merge(copies.groupby("other").head(2)).groupby("picture").head(2)
-    pairs = side.rows.reset_index(names="image").merge(firsts, on="picture", suffixes=("", "_copy"))
-    pairs = pairs[pairs["image_path"] != pairs["image_path_copy"]].drop_duplicates("image")
-    yield from pairs[["image", "copy"]].itertuples(index=False, name=None)
+    own, others = side.rows["image_path"].tolist(), other.rows["image_path"].tolist()
+    members: dict[int, list[int]] = defaultdict(list)  # by picture
+    for copy, picture, *_ in other.images():
+        members[picture].append(copy)
+    for image, _, _, copies in side.images():
+        every = chain.from_iterable(members.get(near, ()) for near in copies)
+        copy = next((one for one in every if others[one] != own[image]), -1)
+        if copy >= 0:
+            yield image, copy
 
 
 def unlike(side: Side) -> Ends:
@@ -91,9 +93,8 @@ def alike_kept(side: Side, drops: Collection[str]) -> Ends:
     for image, picture, labels, copies in side.images():
         for kind in order:
             pictures = {picture} if kind == "exact" else set(copies[1:])
-            found = (
-                firsts[label][near] for label in labels for near in pictures & firsts[label].keys()
-            )
+            kept = (firsts[label] for label in labels)
+            found = (own[near] for own in kept for near in pictures & own.keys())
             if (other := min(found, default=None)) is not None:
                 yield image, other
                 break
@@ -106,14 +107,13 @@ def find_placeholders(table: pd.DataFrame, links: Links, labels_max: int) -> pd.
     """Find images whose picture, with its certain copies, has more than `labels_max` labels.
 
     Only labels without a common class count: `a`, `b` and `a|b` are two. A picture with two or
-    three labels is a label conflict; with more labels it is evidence for none of them.
-
-    Returns:
-        Findings; `other_path` is the first image of the placeholder with another label, `labels`
-        the number of labels. Training images are dropped, others reported.
+    three labels is a label conflict; with more labels it is evidence for none of them. In the findings,
+    `other_path` is the first image of the placeholder with another label, `labels` the number of labels.
     """
     rows = _with_pictures(table.drop_duplicates("image_path"), links)
-    near = _with_equal(rows["picture"], links.of(Grade.SURE))
+    # Each picture with itself first, then with those near it, the most similar first
+    own = pd.DataFrame({"picture": rows["picture"].unique()})
+    near = pd.concat([own.assign(other=own["picture"]), links.of(Grade.SURE).near[[*own, "other"]]])
     faces = rows.drop_duplicates(["picture", "label"])  # one image of each label of a picture
     # Labels of a picture and its copies, at most
     number = near["other"].map(faces.groupby("picture").size()).groupby(near["picture"]).sum()
@@ -177,10 +177,7 @@ def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFra
 def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, str]) -> pd.DataFrame:
     """Find images with a kept copy on their own side that shares a label and precedes them by path.
 
-    Args:
-        table: the remaining rows.
-        links: links between their images; may include more images.
-        policies: `drop` or `report` for each kind of copy, `exact` and `near`.
+    `policies` has `drop` or `report` for each kind of copy, `exact` and `near`.
     """
     drops = [kind for kind, policy in policies.items() if policy == "drop"]
 
@@ -216,13 +213,6 @@ def _with_pictures(table: pd.DataFrame, links: Links) -> pd.DataFrame:
     rows = table[["image_path", "label", "split"]]
     rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
     return rows.sort_values("image_path", kind="stable")
-
-
-def _with_equal(pictures: pd.Series, links: Links) -> pd.DataFrame:
-    """Return each picture with itself first, then with those near it, the most similar first."""
-    own = pictures.unique()
-    equal = pd.DataFrame({"picture": own, "other": own})
-    return pd.concat([equal, links.near[["picture", "other"]]])
 
 
 def _sides(table: pd.DataFrame, links: Links) -> list[Side]:

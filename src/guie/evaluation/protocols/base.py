@@ -31,9 +31,7 @@ class Part:
     default_recalls: tuple[int, ...] = ()
     graded: bool = False  # by a file of grades, not by labels: see `guie.evaluation.graded`
     clusters: bool = False  # also report k-means NMI of each group
-    recognition: bool = (
-        False  # also report GAP, GAP- and accuracy of a nearest-neighbour classifier
-    )
+    recognition: bool = False  # also report GAP, GAP- and accuracy of the nearest neighbour
     public_and_private: bool = False  # also report the challenge's two leaderboards
     subset: str = ""  # only images with this name in the column `subsets`; "" for all
     # Re-identification: means over so many draws of one image of each class as the index, the others

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from guie.base.errors import UserError
 from guie.evaluation.metrics import STANDARD
 from guie.evaluation.protocols.base import Headline, Index, Part, Protocol
@@ -16,6 +18,7 @@ GRADED = tuple(
 PUMA = ("r_at_1", "map_at_r", "r_precision")
 # Depths of Recall@k that each data set's papers report.
 RECALLS = {
+    "cub": (1, 2, 4, 8),
     "sop": (1, 10, 100, 1000),
     "inshop": (1, 10, 20, 30),
     "vehicleid": (1, 5),
@@ -35,32 +38,22 @@ REDUCTIONS = ("pca", "pca-whitened", "random", "first")
 FITTED = REDUCTIONS[:2]  # on train images
 
 
-def _recall_part(depths: tuple[int, ...], clusters: bool = False) -> Part:
-    return Part(
-        "separate",
-        "separate",
-        ("r_at_1",),
-        by="dataset",
-        default_recalls=depths,
-        clusters=clusters,
-    )
-
-
-def _recall_headlines(depths: tuple[int, ...]) -> tuple[Headline, ...]:
-    return tuple(
-        Headline(f"R@{k}", "separate", "mean", f"recall_at_{k}" if k > 1 else "r_at_1")
-        for k in depths
-    )
-
-
-def _recall_benchmark(
-    name: str, title: str, source: str, depths: tuple[int, ...], clusters: bool = False
-) -> Protocol:
+def _by_recall(name: str, title: str, source: str, clusters: bool = False) -> Protocol:
     """Return a protocol that scores each data set separately by Recall@k."""
-    parts = (_recall_part(depths, clusters),)
-    return Protocol(name, title, source, parts, _recall_headlines(depths))
+    part = Part("separate", "separate", ("r_at_1",), by="dataset", clusters=clusters)
+    part = replace(part, default_recalls=RECALLS[name])
+    keys = {k: f"recall_at_{k}" if k > 1 else "r_at_1" for k in RECALLS[name]}
+    headlines = tuple(Headline(f"R@{k}", "separate", "mean", key) for k, key in keys.items())
+    return Protocol(name, title, source, (part,), headlines)
 
 
+_VEHICLEID = _by_recall(
+    "vehicleid",
+    "PKU VehicleID: Recall@1, 5 of its small, medium and large test set",
+    "Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701, or"
+    " one drawn image a vehicle is the index, as in fast-reid",
+)
+_RE_IDENTIFICATION = replace(_VEHICLEID.parts[0], name="re-identification", gallery_draws=10)
 _ALL = (
     *(
         Protocol(
@@ -138,43 +131,27 @@ _ALL = (
             Headline("R@1, separate", "separate", "mean", "r_at_1"),
         ),
     ),
-    _recall_benchmark(
+    _by_recall(
         "cub",
         "CUB-200-2011 and Cars-196: Recall@1, 2, 4, 8 and NMI, each data set by itself",
         "Oh Song et al., CVPR 2016; DREML, Tables 1 and 2",
-        (1, 2, 4, 8),
         clusters=True,
     ),
-    _recall_benchmark(
+    _by_recall(
         "sop",
         "Stanford Online Products: Recall@1, 10, 100, 1000",
         "Oh Song et al., CVPR 2016",
-        RECALLS["sop"],
     ),
-    _recall_benchmark(
+    _by_recall(
         "inshop",
         "DeepFashion In-Shop: Recall@1, 10, 20, 30, queries against the gallery",
         "Liu et al., CVPR 2016",
-        RECALLS["inshop"],
     ),
-    Protocol(
-        name="vehicleid",
-        title="PKU VehicleID: Recall@1, 5 of its small, medium and large test set",
-        source="Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701, or"
-        " one drawn image a vehicle is the index, as in fast-reid",
-        parts=(
-            _recall_part(RECALLS["vehicleid"]),
-            Part(
-                "re-identification",
-                "separate",
-                ("r_at_1",),
-                by="dataset",
-                default_recalls=RECALLS["vehicleid"],
-                gallery_draws=10,
-            ),
-        ),
+    replace(
+        _VEHICLEID,
+        parts=(*_VEHICLEID.parts, _RE_IDENTIFICATION),
         headlines=(
-            *_recall_headlines(RECALLS["vehicleid"]),
+            *_VEHICLEID.headlines,
             Headline("R@1, re-id", "re-identification", "mean", "r_at_1"),
             Headline("R@5, re-id", "re-identification", "mean", "recall_at_5"),
         ),

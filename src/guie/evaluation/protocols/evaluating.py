@@ -7,7 +7,6 @@ queries of two models.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,7 +25,8 @@ from guie.evaluation.bootstrap import (
     resample,
     verdict,
 )
-from guie.evaluation.files import Embeddings, arrays_of, as_units
+from guie.evaluation.files import arrays_of, as_units
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import HARMONIC, Part, Protocol
 from guie.evaluation.protocols.catalogue import DRAWS, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
@@ -40,8 +40,8 @@ from guie.evaluation.protocols.retrieval import (
 )
 from guie.evaluation.ranking_files import Rankings
 from guie.evaluation.search import ScoreStore
+from scorer.retrieval import is_public
 
-PUBLIC_SHARE = 0.3  # of the queries
 ROUNDED = 3  # decimals, for the quirk `round`
 
 
@@ -61,19 +61,15 @@ def score_part(
     """Score one split under a part of a protocol.
 
     Args:
-        embeddings_TD: float32 or float16, row t for row t of the table, compared by cosine. Or, by
-            domain, those of its specialist, which embeds that domain's queries and the whole index.
-            Or rankings in place of embeddings, which have no dimension.
+        embeddings_TD: float32 or float16, row t for row t of the table, compared by cosine. Or rankings,
+            which have no dimension.
         table: the manifest's rows of one split: image_path, label, domain, role.
 
     Returns the content of `report.json`, and the scores of each query. `mean` is over domains (UnED's
-    headline), `pooled` over queries (the challenge's number). Each of `domains` counts all `queries`
-    and `queries_without_positive`, which no metric includes. A domain without any positive has None
-    for every metric and is left out of the mean.
+    headline), `pooled` over queries (the challenge's number). No metric includes a query without positive.
+    A domain without any positive has None for every metric and is left out of the mean.
 
-    Raises:
-        UserError: no query has a positive, or an embedding is not finite.
-        ValueError: not one embedding for each row.
+    Raises UserError if no query has a positive, or an embedding is not finite.
     """
     if isinstance(embeddings_TD, Rankings):
         scores = ranked_scores(part, table, embeddings_TD)
@@ -108,11 +104,7 @@ def run_protocol(
     draws: int = DRAWS,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
-    """Score one split under a protocol, with the arguments of `score_part` and `Options`.
-
-    Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, the `parts` of
-    `score_part`) and each part's query scores. Raises UserError as they do.
-    """
+    """Return the report of one split, and each part's query scores; see `score_part` and `Options`."""
     chosen = Options(draws=draws, **options).of_protocol(protocol)
     parts, scores = {}, {}
     for part in protocol.parts:
@@ -190,7 +182,7 @@ def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
     mean = by_group[common].mean()
     for key in HARMONIC:
         if key in common:
-            mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
+            (mean[f"harmonic_{key}"],) = harmonic_headline(by_group[key].dropna().to_numpy()[None])
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
     each = scores.part.gallery_draws or 1  # every draw has the same number of queries
     domains = {}
@@ -206,17 +198,8 @@ def report_of(scores: Scores, quirks: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def is_public(image_path: str) -> bool:
-    """Tell whether a query belongs to the public 30 %, by a hash of its path, as score.py does."""
-    digest = hashlib.sha256(image_path.encode()).digest()
-    return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64
-
-
 def intervals(scores: Scores, draws: int = DRAWS) -> dict[str, Any]:
-    """Return bootstrap intervals of `report_of`, over queries clustered by class, with level and draws.
-
-    A group with a single class has no interval; if every group is such, nor has the mean.
-    """
+    """Return bootstrap intervals of `report_of`, over queries clustered by class."""
     values, cluster_Q, group_Q = scores.values[scores.common], scores.cluster_Q, scores.group_Q
     mean = _intervals(values, cluster_Q, group_Q, draws)
     pooled = _intervals(values, cluster_Q, None, draws)
@@ -267,8 +250,7 @@ def against(
 ) -> dict[str, Any]:
     """Compare this model with another on the same queries, headline by headline.
 
-    Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
-    without headlines that are not a mean over queries (GAP, NMI), or that no query has a value of.
+    Headlines that are not a mean over queries (GAP, NMI), or that no query has a value of, are left out.
     """
     found = {}
     for line in protocol.headlines:

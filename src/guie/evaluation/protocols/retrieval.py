@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import faiss
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.evaluation import metrics
-from guie.evaluation.files import Embeddings
 from guie.evaluation.graded import graded_scores
+from guie.evaluation.knn import Embeddings, exact, search_threads, unit_vectors
 from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.ranking_files import Rankings, map_at_1k
-from guie.evaluation.recognition import nmi, recognition
 from guie.evaluation.search import (
-    NO_RERANK,
     Images,
-    Rerank,
+    OpenIndex,
     ScoreStore,
     Search,
     rankings,
@@ -27,6 +26,8 @@ from guie.evaluation.search import (
     searches,
     unanswerable,
 )
+
+ITERATIONS = 20  # of k-means
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Options:
     draws: int = 0  # number of bootstrap draws; 0 for no intervals
     store: ScoreStore | None = None  # where a long search stores its scores
     grades: pd.DataFrame | None = None  # result of `read_grades`, required by graded parts
-    rerank: Rerank = NO_RERANK  # corrections of every ranking
+    rerank: OpenIndex = exact  # or a `Rerank`, which corrects every ranking
 
     def of_protocol(self, protocol: Protocol) -> Options:
         """Return the options for one protocol. Raises UserError for a quirk that it does not have."""
@@ -153,7 +154,7 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
 
 
 def group_scores(
-    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
+    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: OpenIndex
 ) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries: NMI, or GAP, GAP- and accuracy."""
     found: dict[str, dict[str, float]] = {}
@@ -174,8 +175,36 @@ def group_scores(
     return found
 
 
+def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0) -> float:
+    """Return normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 if equal.
+
+    It follows pytorch-metric-learning's AccuracyCalculator: faiss k-means on unit vectors, with Euclidean
+    distances and as many clusters as classes. But every image is used, not 256 a cluster as in faiss.
+
+    The value depends on the images that initialise the clusters, hence on `seed` and the order of rows:
+    average several seeds for a decision. It is far above 0 for random embeddings of small classes, so compare
+    it only within one set of images. A label `a|b` is its own class.
+    """
+    from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
+
+    unit_ND = unit_vectors(np.asarray(emb_ND), label_N)
+    names, class_N = np.unique(label_N, return_inverse=True)
+    kmeans = faiss.Kmeans(
+        unit_ND.shape[1],
+        len(names),
+        niter=ITERATIONS,
+        seed=seed,
+        min_points_per_centroid=1,  # avoids faiss warnings: small classes are common here
+        max_points_per_centroid=len(unit_ND),
+    )
+    with search_threads():
+        kmeans.train(unit_ND)
+        _, cluster_N1 = kmeans.index.search(unit_ND, 1)
+    return min(1.0, float(normalized_mutual_info_score(class_N, cluster_N1[:, 0])))
+
+
 def recognition_scores(
-    images: Images, embedded: Embeddings, search: Search, rerank: Rerank
+    images: Images, embedded: Embeddings, search: Search, rerank: OpenIndex
 ) -> dict[str, float]:
     """Score Met's nearest-neighbour classifier, whose confidence is the similarity or corrected score."""
     confidence, correct, answered = [], [], []
@@ -185,4 +214,4 @@ def recognition_scores(
             # No columns where the index is empty
             confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
             correct.append(images.are_relevant(query_B, found_B1).any(axis=1))
-    return recognition(*map(np.concatenate, (confidence, correct, answered)))
+    return metrics.recognition(*map(np.concatenate, (confidence, correct, answered)))

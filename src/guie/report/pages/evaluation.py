@@ -10,7 +10,8 @@ import pandas as pd
 
 from guie.evaluation import diagnosis
 from guie.evaluation.bootstrap import Comparison, verdict
-from guie.evaluation.files import Embeddings, as_units
+from guie.evaluation.files import as_units
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.protocols.base import Part, Protocol
 from guie.report.figures.style import PALETTE, domain_colors
 from guie.report.pages import evaluation_charts as charts

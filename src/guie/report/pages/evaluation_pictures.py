@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.diagnosis import Nearest, strayed, wrong_firsts
-from guie.evaluation.files import Embeddings
+from guie.evaluation.knn import Embeddings
 from guie.evaluation.reduction import balanced_sample
 from guie.report.figures import project
 from guie.report.pages.html import Pictures
