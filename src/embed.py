@@ -32,7 +32,7 @@ from guie.base import arguments
 from guie.base.errors import UserError, run
 from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
-from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.storage import as_path, shown, url_of
 
 if TYPE_CHECKING:
     import numpy as np

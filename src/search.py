@@ -34,8 +34,8 @@ from guie.base import arguments, errors
 from guie.base.arguments import METHODS
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
-from guie.data.shards.address import as_path
-from guie.data.shards.address import shown as named
+from guie.data.shards.storage import as_path
+from guie.data.shards.storage import shown as named
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -42,9 +42,16 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
-from guie.data.shards.address import as_path, shown, url_of
 from guie.data.shards.index import NAME, Shard, claimed, shard_of, write_index
-from guie.data.shards.storage import content_hash, copied, objects_below, put
+from guie.data.shards.storage import (
+    as_path,
+    content_hash,
+    copied,
+    objects_below,
+    put,
+    shown,
+    url_of,
+)
 from guie.rows.checks import VERSION
 from guie.rows.filling import mapped
 

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
+from guie.data.names import fault_of_name
 
 MAX_MEMBER_BYTES = 16 * 2**30
 # Unpacked bytes / archive bytes. Images hardly compress and annotations compress about 10 times, but a
@@ -60,15 +61,6 @@ def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) 
     if member.size > max_bytes:
         return f"{member.size:,} bytes, more than {max_bytes:,}"
     return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
-
-
-def fault_of_name(name: str) -> str | None:
-    """Return why a member's name must not become a path below a folder, or None."""
-    if "\\" in name or "\0" in name:
-        return "a name with a backslash or a NUL"
-    if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
-        return "an absolute path"
-    return "leaves the folder" if ".." in name.split("/") else None
 
 
 def members_of(

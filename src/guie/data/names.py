@@ -127,6 +127,15 @@ def _format(head: bytes) -> str | None:
     return next((name for start, name in SIGNATURES.items() if head.startswith(start)), None)
 
 
+def fault_of_name(name: str) -> str | None:
+    """Return why a member's name must not become a path below a folder, or None."""
+    if "\\" in name or "\0" in name:
+        return "a name with a backslash or a NUL"
+    if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
+        return "an absolute path"
+    return "leaves the folder" if ".." in name.split("/") else None
+
+
 def copies(folders: set[str]) -> dict[str, str]:
     """Return those folders with images that a photo tool made, such as `cat/thumbs`, with the reason.
 

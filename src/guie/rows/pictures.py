@@ -12,7 +12,7 @@ from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
 from guie.data.images import Decode
 from guie.data.manifest import load_manifest
-from guie.data.shards.address import as_path, url_of
+from guie.data.shards.storage import as_path, url_of
 from guie.rows.states import states
 
 COLUMNS = ["image_path", "domain", "label"]

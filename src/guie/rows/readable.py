@@ -19,8 +19,7 @@ from guie.base.processes import usable_cores
 from guie.data.images import OpenImage, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
 from guie.data.manifest.reading import class_names
-from guie.data.shards.cached import open_places
-from guie.data.shards.index import is_index
+from guie.data.shards.index import is_index, open_places
 from guie.data.shards.opening import decoded_in_shards
 from guie.rows.checks import VERIFY, VERSION, Checks
 from guie.rows.states import States, absolute, states

@@ -16,9 +16,8 @@ import xxhash
 
 from guie.base.arguments import CHECK_CONTENT
 from guie.base.errors import UserError, why_unreadable
-from guie.data.shards.address import shown, url_of
 from guie.data.shards.opening import states_in_shards
-from guie.data.shards.storage import content_hash
+from guie.data.shards.storage import content_hash, shown, url_of
 
 STAT_THREADS, STAT_FILES = 32, 500  # threads that ask for states, and files that one takes at once
 KEY = np.dtype("V16")

@@ -21,8 +21,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing
-from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.storage import delete, listed, put, whole_object
+from guie.data.shards.storage import as_path, delete, listed, put, shown, url_of, whole_object
 from guie.rows.states import KEY, States
 
 RECIPE, PARTS = "recipe.json", "parts.json"

@@ -26,7 +26,7 @@ from guie.base.errors import UserError
 from guie.base.processes import loader_count
 from guie.data.images import DECODERS
 from guie.data.regions import regions_of
-from guie.data.shards.address import shown
+from guie.data.shards.storage import shown
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel
 from guie.rows.embedding import FileEmbeddings

@@ -21,8 +21,7 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
-from guie.data.shards.address import url_of
-from guie.data.shards.storage import objects_below, read_object
+from guie.data.shards.storage import objects_below, read_object, url_of
 
 COLUMNS = ("image_path", "label", "domain", "split", "role")
 

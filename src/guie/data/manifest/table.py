@@ -24,9 +24,15 @@ from guie.data.manifest.reading import (
     read_sidecar,
     write_sidecar,
 )
-from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.cached import cached_folder, local_copy, read_mapped, write_mapped
-from guie.data.shards.index import is_index, read_facts
+from guie.data.shards.index import (
+    cached_folder,
+    is_index,
+    local_copy,
+    read_facts,
+    read_mapped,
+    write_mapped,
+)
+from guie.data.shards.storage import as_path, shown, url_of
 
 SHOWN = 50  # errors printed; the rest are counted
 NOTED = 5  # rows printed per kind of note; the rest are counted

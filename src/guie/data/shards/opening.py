@@ -1,18 +1,48 @@
-"""Open images in shards by their addresses, and tell their state without reading them."""
+"""Open images in shards by their addresses, and tell their state without reading them.
+
+An image's address is its index, a slash, and its image_path: `shards/index.parquet/a/b.jpg`. So the index
+takes the place of a manifest's root folder, and `root / image_path` names a file or an image in a shard.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 
 from guie.base.errors import UserError
-from guie.data.shards.address import may_be_index, shown, split_address, url_of
-from guie.data.shards.cached import Places, open_places
-from guie.data.shards.storage import fetch_ahead, objects_below, read_object, read_range
+from guie.data.shards.index import Places, open_places
+from guie.data.shards.storage import (
+    fetch_ahead,
+    objects_below,
+    read_object,
+    read_range,
+    shown,
+    url_of,
+)
+
+SUFFIX = ".parquet"
+
+
+def may_be_index(path: str) -> bool:
+    """Return whether a path is a file or names an object: a folder may be called `x.parquet` too."""
+    return bool(url_of(path)) or os.path.isfile(path)
+
+
+def split_address(
+    path: str, may_be_index: Callable[[str], bool] = may_be_index
+) -> tuple[str, str] | None:
+    """Return the index and the image_path of an address; None for the path of a file."""
+    end = path.find(f"{SUFFIX}/")
+    while end >= 0:
+        index = path[: end + len(SUFFIX)]
+        if may_be_index(index):
+            return index, path[end + len(SUFFIX) + 1 :]
+        end = path.find(f"{SUFFIX}/", end + 1)
+    return None
 
 
 def open_in_shard(path: str) -> io.BytesIO | None:

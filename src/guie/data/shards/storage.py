@@ -1,5 +1,8 @@
 """Read byte ranges: of a file by `os.pread`, of an object by fsspec, with retries and a bounded cache.
 
+`s3://bucket/x` is written `/s3:/bucket/x` inside the program. `Path` would cut one of the two slashes, and
+`os.path.abspath` would put the working folder before it.
+
 The cache holds a sparse copy of each shard in `GUIE_CACHE`. Nothing records which bytes it has: a range
 counts as cached if its hash is that of the index. So a process that is killed, and several processes that
 write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 by default, and 0 turns it off.
@@ -28,7 +31,6 @@ import xxhash
 
 from guie.base.errors import DISK_FULL, UserError, optional_module, why_unreadable
 from guie.base.files import cache_folder
-from guie.data.shards.address import shown, url_of
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks to wait by 503
 TIMEOUT_S = 30  # for an answer to begin
@@ -46,9 +48,27 @@ CREDENTIALS = {
 }
 DENIED = "^Forbidden|failed to authenticate"  # neither gcsfs nor adlfs has a class of error for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+URL = re.compile(rf"/?({'|'.join(MODULES)}):/+(.*)")  # also where a Path has cut a slash
 
 WHOLE = -1  # in place of an offset: the whole object
 _AHEAD: dict[tuple[str, int], bytes] = {}  # by URL and offset: what `fetch_ahead` fetched
+
+
+def as_path(name: str | Path) -> Path:
+    """Return a path for a file name or a URL: `s3://bucket/x` -> `/s3:/bucket/x`."""
+    found = URL.fullmatch(str(name))
+    return Path(f"/{found[1]}:/{found[2]}") if found else Path(name)
+
+
+def url_of(path: str | Path) -> str | None:
+    """Return the URL of an object, `/s3:/bucket/x` -> `s3://bucket/x`; None for a local path."""
+    found = URL.fullmatch(str(path)) if str(path).startswith("/") else None
+    return f"{found[1]}://{found[2]}" if found else None
+
+
+def shown(path: str | Path) -> str:
+    """Return a path as the user writes it."""
+    return url_of(path) or str(path)
 
 
 def content_hash(data: bytes | memoryview) -> int:
