@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.base.slow_bf16 import float32_products
     from guie.data.shards.storage import written
     from guie.evaluation.opened import embed_texts, embedding_precision
-    from guie.rows.readable import differing, readable
+    from guie.rows.checks import differing, readable
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     precision = embedding_precision(args.model, args.precision)
@@ -198,7 +198,7 @@ def open_job(
             manifest.root,
             paths,
             boxes,
-            manifest.open_image,
+            manifest.sidecar.decode,
             without=np.flatnonzero(np.isin(paths, [*bad])),
             opens=reopen,
             batch_size=opened.batch_size,

@@ -19,13 +19,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
+from guie.config.types import Decode
 from guie.data.columns import StringColumn
 from guie.data.images import (
+    DECODERS,
     DIFFERENCES,
-    Decode,
-    OpenImage,
     difference,
-    open_as_seen,
     open_part,
     whole_px,
     with_retries,
@@ -247,7 +246,7 @@ class EvalDataset(Samples):
     Args:
         boxes: crop box of each image, None for the whole image. Crops of a file that follow one another
             decode it once.
-        open_image: of `guie.data.images.DECODERS`.
+        decode: of the manifest's sidecar.
     """
 
     def __init__(
@@ -255,11 +254,10 @@ class EvalDataset(Samples):
         files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: OpenImage = open_as_seen,
+        decode: Decode = "seen",
     ):
         self.files = StringColumn(map(str, files))
-        self.preprocess, self.boxes = preprocess, boxes
-        self.open_image = open_image
+        self.preprocess, self.boxes, self.decode = preprocess, boxes, decode
         self.differs_N = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
         self._last: tuple[str, Image.Image] | None = None
 
@@ -277,7 +275,7 @@ class EvalDataset(Samples):
         """Return an image or its box, decoded: uint8 (H, W, 3)."""
         file, box = self.files[index], self.boxes[index] if self.boxes else None
         if box is None or self._last is None or self._last[0] != file:
-            self._last = file, with_retries(partial(self.open_image, Path(file)))
+            self._last = file, with_retries(partial(DECODERS[self.decode], Path(file)))
         image = self._last[1]
         self.differs_N[index] = DIFFERENCES.index(difference(image))
         if box is None:

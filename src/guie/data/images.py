@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -26,6 +26,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import refuse_special
+from guie.config.types import Decode
 from guie.data.names import read_head, why_unread
 from guie.data.shards.opening import open_in_shard
 
@@ -52,7 +53,6 @@ FORMATS = (*FOREIGN, "PPM", "JPEG2000")
 JPEGS = ("JPEG", "MPO")
 PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf")  # chunks that a picture needs
 
-Decode = Literal["seen", "host"]  # a manifest's decision, in its sidecar
 # Keys in `info` of a decoded image: why `seen` and `host` differ on it; its size if it was halved
 DIFFERS, WHOLE_PX = "guie_differs", "guie_whole_px"
 DIFFERENCES = ("", "EXIF turn", "16 bits", "transparency")
@@ -152,9 +152,10 @@ def open_as_host(path: str | Path) -> Image.Image:
     return _decode(path, _as_host)
 
 
-# By the value of `decode`: what training and embedding show of an image, and what curation checks
-OpenImage = Callable[[str | Path], Image.Image]  # its name is the key of caches
-DECODERS: dict[Decode, OpenImage] = {"seen": open_as_seen, "host": open_as_host}
+DECODERS: dict[Decode, Callable[[str | Path], Image.Image]] = {
+    "seen": open_as_seen,
+    "host": open_as_host,
+}
 
 
 def size_as(decode: Decode, path: str | Path) -> tuple[int, int]:

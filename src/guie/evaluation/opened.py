@@ -202,7 +202,7 @@ def prompt_weights(
         weigher,
         model.preprocess,
         files,
-        manifest.open_image,
+        manifest.sidecar.decode,
         workers=workers,
         title="weights",
     )

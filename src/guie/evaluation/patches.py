@@ -75,6 +75,11 @@ def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndar
         )
     files = [manifest.file(path) for path in paths]
     patches_ND = embed_files(
-        make_accelerator(), features, model.preprocess, files, manifest.open_image, title="patches"
+        make_accelerator(),
+        features,
+        model.preprocess,
+        files,
+        manifest.sidecar.decode,
+        title="patches",
     )
     return patches_ND.reshape(len(paths), features.patches, -1)[place_T]

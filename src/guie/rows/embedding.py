@@ -24,13 +24,13 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
+from guie.config.types import Decode
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
-from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
+from guie.data.images import DIFFERENCES
 from guie.data.loader import Prefetcher, RawImages, eval_loader, packed
 from guie.data.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
-from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
-from guie.rows.launching import ComputeItems, Remote
+from guie.rows.filling import ComputeItems, Remote, T, Writer, fill, missing_parts, own_blocks
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
@@ -68,11 +68,11 @@ def embed_files(
     embedder: Embeds,
     preprocess: AnyPreprocess,
     files: Sequence[str | Path],
-    open_image: OpenImage = open_as_seen,
+    decode: Decode = "seen",
     **settings: Any,
 ) -> np.ndarray:
     """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
-    dataset = EvalDataset(files, preprocess, open_image=open_image)
+    dataset = EvalDataset(files, preprocess, decode=decode)
     return embed_dataset(accelerator, embedder, dataset, **settings)
 
 
@@ -246,7 +246,7 @@ class FileEmbeddings:
 
     Args:
         boxes: the crop of each image, None for the whole image; part of the key.
-        open_image: how images are decoded; part of the key.
+        decode: of the manifest's sidecar; part of the key.
         without: positions of images that cannot be embedded.
         opens: opens the same embedder and preprocessing in an actor of Ray, with an accelerator.
         settings: passed on to `OnDevices`.
@@ -263,23 +263,23 @@ class FileEmbeddings:
         root: str | Path,
         paths: Sequence[str],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: OpenImage = open_as_seen,
+        decode: Decode = "seen",
         *,
         without: Sequence[int] | np.ndarray = (),
         opens: Opens | None = None,
         **settings: Any,
     ):
-        name = open_image.__name__
+        name = f"open_as_{decode}"
         variant = [f"{name} {tuple(box)}" if box else name for box in boxes] if boxes else name
         self.store, self.accelerator, self.without = store, accelerator, without
         find = partial(readable_states, root, paths, variant, without)
         self.states = from_main(accelerator, find)
         files = absolute(root, paths)
-        self.dataset = EvalDataset(files, preprocess, boxes, open_image)
+        self.dataset = EvalDataset(files, preprocess, boxes, decode)
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
-            there = partial(_open_on_an_actor, opens, open_image, self._compute.batch_size)
+            there = partial(_open_on_an_actor, opens, decode, self._compute.batch_size)
             self._compute.remote = Remote(there, items, self.dataset.differs_N.__setitem__)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
@@ -308,7 +308,7 @@ class FileEmbeddings:
         return pd.Series(found, [self.states.names[row] for row in computed], object)
 
 
-def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> ComputeItems:
+def _open_on_an_actor(opens: Opens, decode: Decode, batch_size: int) -> ComputeItems:
     """Open a model; return what embeds files and boxes, and returns the differences of the images."""
     accelerator, embedder, preprocess = opens()
 
@@ -316,7 +316,7 @@ def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> C
         items: Sequence[tuple[str, Crop | None]], missing: np.ndarray, write: Writer
     ) -> Tensor:
         files, boxes = zip(*items, strict=True)
-        dataset = EvalDataset(files, preprocess, boxes, open_image)
+        dataset = EvalDataset(files, preprocess, boxes, decode)
         OnDevices(accelerator, embedder, dataset, batch_size, workers=0)([missing], write, "")
         return dataset.differs_N[missing]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from guie.config.types import Decode
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
-from guie.data.images import Decode
 from guie.data.manifest import load_manifest
 from guie.data.shards.storage import as_path, url_of
 from guie.rows.states import states

@@ -21,7 +21,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing
-from guie.data.shards.storage import as_path, delete, listed, put, shown, url_of, whole_object
+from guie.data.shards.storage import as_path, delete, listed, put, read_object, shown, url_of
 from guie.rows.states import KEY, States
 
 RECIPE, PARTS = "recipe.json", "parts.json"
@@ -246,7 +246,7 @@ class Store:
             return copy
         if name == PARTS or not copy.exists():
             with replacing(copy) as temporary:
-                temporary.write_bytes(whole_object(f"{self.url}/{name}") or b"")
+                temporary.write_bytes(read_object(f"{self.url}/{name}"))
         return copy
 
     def _write(self, name: str, content: bytes) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import DISK_FULL, UserError
-from guie.data.images import Decode
+from guie.config.types import Decode
 
 filterwarnings("ignore", "lancedb fork support")  # of loaders, which do not use it
 

@@ -20,7 +20,7 @@ from guie.data.loader import load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.models.batch_norm import share_statistics, trained
-from guie.rows.readable import readable
+from guie.rows.checks import readable
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 from guie.training.run import Run

@@ -160,7 +160,7 @@ class StageData:
                 folder,
                 workers=workers,
                 check=run.guard.check,
-                open_image=run.manifest.open_image,
+                decode=run.manifest.sidecar.decode,
             )
 
     def feature_batches(self, draws: RankDraws) -> Iterator[Batch]:
@@ -193,7 +193,7 @@ class StageData:
                 embedder,
                 self.preprocess,
                 [run.manifest.file(path) for path in val["image_path"]],
-                run.manifest.open_image,
+                run.manifest.sidecar.decode,
                 workers=run.config.data.workers,
                 title="val",
                 check=run.guard.check,

@@ -21,9 +21,8 @@ from guie.data.manifest import Manifest, load_manifest, rows_where, save_manifes
 from guie.data.manifest.reading import sidecar_path
 from guie.data.shards import index as shard_index
 from guie.data.shards.index import cached_folder, open_places, read_facts, write_index
-from guie.rows import readable
+from guie.rows.checks import find_unreadable
 from guie.rows.filling import OnCores
-from guie.rows.readable import find_unreadable
 from guie.rows.states import States, states
 from sharded import SHARD_BYTES, data_set, packed
 
@@ -85,7 +84,7 @@ def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(
     monkeypatch.setattr(OnCores, "__call__", counted)
     look = (shards.table, shards.root, 1)
     assert find_unreadable(*look).empty and not decoded
-    monkeypatch.setattr(readable, "VERSION", "another Pillow")
+    monkeypatch.setattr("guie.rows.checks.VERSION", "another Pillow")
     assert find_unreadable(*look).empty
     assert set(decoded) == set(shards.table["image_path"])
 

@@ -96,7 +96,7 @@ def _listed(url: str) -> Iterator[tuple[str, str | None]]:
     for name in objects_below(url):
         file = name.removeprefix(f"{url}/")
         if not file.endswith("/"):
-            yield file, why_no_image(file, partial(read_object, name, HEAD_BYTES))
+            yield file, why_no_image(file, partial(read_object, name, start=0, end=HEAD_BYTES))
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:

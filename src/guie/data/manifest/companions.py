@@ -23,7 +23,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import Decode, size_as
+from guie.config.types import Decode
+from guie.data.images import size_as
 from guie.data.manifest.reading import one_class_each, read_csv_rows
 
 COLUMNS = {

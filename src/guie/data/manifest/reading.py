@@ -21,8 +21,7 @@ import pyarrow.csv
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import write_text
 from guie.config.loading import load_config, to_yaml
-from guie.config.types import Config
-from guie.data.images import Decode
+from guie.config.types import Config, Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
 OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")

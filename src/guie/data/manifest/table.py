@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +13,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import DECODERS, OpenImage
 from guie.data.manifest.checks import check, notes
-from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
@@ -53,12 +51,7 @@ class Manifest:
     root: Path
     path: Path
     sidecar: Sidecar
-    companions: Companions = field(default_factory=dict)
-
-    @property
-    def open_image(self) -> OpenImage:
-        """The decoder that its sidecar names."""
-        return DECODERS[self.sidecar.decode]
+    companions: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def split(self, name: str) -> pd.DataFrame:
         """Return the rows of one split, re-indexed from 0. Raises UserError if there are none."""

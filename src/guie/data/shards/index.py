@@ -40,7 +40,7 @@ import xxhash
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, held, remove_own, replacing, write_json
 from guie.data.names import fault_of_name
-from guie.data.shards.storage import Range, shown, sizes_of, url_of, version_of, whole_object
+from guie.data.shards.storage import Range, read_object, shown, sizes_of, url_of, version_of
 
 NAME = "index.parquet"
 PLACE = ("shard", "offset", "size", "content")
@@ -285,7 +285,7 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     file = folder / version_of(url) / NAME
     _copy_companions(url, file)
     if not file.is_file():
-        data = whole_object(url) or b""
+        data = read_object(url)
         # This error names the object; its readers would name the copy
         if not data.endswith(PARQUET_END):
             raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
@@ -307,7 +307,7 @@ def _copy_companions(url: str, file: Path) -> None:
         found[suffix] = version_of(source, optional=True)
         if copy.is_file() and found[suffix] == known.get(suffix):
             continue
-        data = whole_object(source, optional=True) if found[suffix] else None
+        data = read_object(source) if found[suffix] else None
         if data is None:
             copy.unlink(missing_ok=True)
         else:

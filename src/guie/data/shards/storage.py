@@ -11,6 +11,7 @@ write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 b
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import re
@@ -39,8 +40,7 @@ CONNECTIONS = 64  # of a process to a bucket; botocore's default is 10
 GAP_BYTES = 64 * 1024  # between two images of one request: cheaper than another request
 PART_BYTES = 8 * 1024**2  # that one request fetches at most, if it is for several images
 BLOCK_BYTES = 4096  # of a disk
-LIMIT = "GUIE_SHARD_CACHE_GB"
-LIMIT_GB = 20.0
+LIMIT, LIMIT_GB = "GUIE_SHARD_CACHE_GB", 20.0
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
@@ -90,17 +90,17 @@ def read_range(place: Range) -> bytes:
 
     Raises UserError in one line: no such shard, no credentials, cut short, other bytes than indexed.
     """
+    end = place.offset + place.size
     if url := url_of(place.shard):
         data = _AHEAD.pop((url, place.offset), None) or _cached(url, place)
         if data is None:
-            data = _request(url, "cat_file", start=place.offset, end=place.offset + place.size)
+            data = _request(url, "cat_file", start=place.offset, end=end)
             _keep(url, place, data)
     else:
         data = _local_range(place)
         if content_hash(data) != place.content:
-            _descriptor.cache_clear()  # perhaps the shard was replaced after it was opened
+            _opened.cache_clear()  # perhaps the shard was replaced after it was opened
             data = _local_range(place)
-    end = place.offset + place.size
     if len(data) < place.size:
         raise UserError(
             f"{shown(place.shard)}: ends at byte {place.offset + len(data):,}, within an image of the"
@@ -131,10 +131,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
             wanted[url.partition(":")[0]].append((url, place))
     for found in wanted.values():
         with suppress(Exception):  # see above
-            for url, place, data in _fetched(found):
-                if content_hash(data) == place.content:
-                    _AHEAD[url, place.offset] = data
-                    _keep(url, place, data)
+            _fetch_ranges(found)
     if objects:
         with suppress(Exception):
             whole = [None] * len(objects)
@@ -144,8 +141,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
                     _AHEAD[url, WHOLE] = data
 
 
-def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, bytes]]:
-    """Yield the URL, range and bytes of those ranges that can be fetched."""
+def _fetch_ranges(wanted: Sequence[tuple[str, Range]]) -> None:
     urls = [url for url, _ in wanted]
     starts = [place.offset for _, place in wanted]
     ends = [place.offset + place.size for _, place in wanted]
@@ -157,7 +153,10 @@ def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, 
         number = bisect_right(heads, (url, place.offset)) - 1
         first, data = place.offset - starts[number], several[number]
         if isinstance(data, bytes):
-            yield url, place, data[first : first + place.size]
+            data = data[first : first + place.size]
+            if content_hash(data) == place.content:
+                _AHEAD[url, place.offset] = data
+                _keep(url, place, data)
 
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
@@ -204,16 +203,10 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def read_object(url: str, size: int | None = None) -> bytes:
-    """Return an object, or its first bytes, which are not cached. Raises UserError."""
-    if size is not None:
-        return _request(url, "cat_file", start=0, end=size)
-    return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
-
-
-def whole_object(url: str, optional: bool = False) -> bytes | None:
-    """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _request(url, "cat_file", optional=optional)
+def read_object(url: str, **part: Any) -> bytes:
+    """Return an object, or its bytes from `start` to `end`. Raises UserError."""
+    ahead = None if part else _AHEAD.pop((url, WHOLE), None)
+    return ahead or _request(url, "cat_file", **part)
 
 
 def listed(folder: str) -> list[str]:
@@ -261,24 +254,16 @@ def copied(path: Path) -> Iterator[Path]:
         yield file
 
 
-class _Descriptor:
-    """An open file. `os.pread` has no position, so processes and threads can share it."""
-
-    def __init__(self, path: str):
-        self.number = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
-
-
-_descriptor = lru_cache(maxsize=256)(_Descriptor)
+@lru_cache(maxsize=256)
+def _opened(path: str) -> io.FileIO:
+    return io.FileIO(path)
 
 
 def _local_range(place: Range) -> bytes:
     try:
-        file, data = _descriptor(place.shard), b""
-        while more := os.pread(file.number, place.size - len(data), place.offset + len(data)):
+        # `os.pread` has no position, so processes and threads can share a file
+        file, data = _opened(place.shard), b""
+        while more := os.pread(file.fileno(), place.size - len(data), place.offset + len(data)):
             data += more
         return data
     except OSError as error:
@@ -380,11 +365,8 @@ def _keep(url: str, place: Range, data: bytes) -> None:
     except OSError as error:
         CACHE.off = True
         why = DISK_FULL.get(error.errno or 0, error.strerror)
-        print(
-            f"{copy.parent}: {why}; shards are read without their cache from here on",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{copy.parent}: {why}; shards are read without their cache from here on"
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
