@@ -25,7 +25,7 @@ from guie.base.processes import children_block_sigterm, context, follow_parent, 
 from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, collated, image_shape
 from guie.data.manifest import Manifest, load_manifest
-from guie.data.sampling import RankBatches, RankViews, Sampler
+from guie.data.sampling import RankBatches, Sampler
 from guie.data.sampling.streams import key
 from guie.data.shards.opening import fetch_images
 
@@ -49,7 +49,7 @@ class TrainLoader:
     def __init__(
         self,
         dataset: TrainDataset | TrainAndGeneric,
-        batches: RankBatches | RankViews | TrainAndGenericBatches,
+        batches: RankBatches | TrainAndGenericBatches,
         workers: int | None,
         device: torch.device | str = "cpu",
         taught: TeacherFeatures | None = None,

@@ -218,8 +218,8 @@ def train_step(run: Run, stage: Stage, batch: Batch) -> tuple[dict[str, Tensor],
     share_statistics(task.embedder.backbone.tower)
     if stage.ema:
         stage.ema.update_parameters(task)
-    if sampler.learns:
-        sampler.note(state.step, accelerator.reduce(task.sampler_loss(logs), "mean"))
+    if learner := sampler.learner:
+        learner.note(state.step, accelerator.reduce(task.sampler_loss(logs), "mean"))
     state.step += 1
     state.global_step += 1
     return logs, rates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,9 +29,7 @@ class Pool:
         """The number of images, or the sum of their weights."""
         return len(self.rows) if self.weights is None else self.weights.sum()
 
-    def stream(
-        self, seed: Sequence[int], classes: int, images: int
-    ) -> Stream | WeightedStream | ClassStream:
+    def stream(self, seed: Sequence[int], classes: int, images: int) -> Draws:
         """Return the images in training order, as P classes of K images if the pool has classes."""
         seed = (*seed, key(self.domain))
         if self.classes is not None:
@@ -149,30 +146,19 @@ class Walk:
         return np.random.default_rng([*self.seed, number])
 
 
-class Draws(ABC):
-    """An endless stream of rows."""
-
-    @abstractmethod
-    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
-
-    def take(self, start: int, count: int) -> np.ndarray:
-        """Return the rows at positions start .. start + count - 1."""
-        return self.draw(start, count)[1]
-
-
-class Stream(Draws):
+class Stream:
     """Rows in endless shuffled passes: every row once before any row twice."""
 
     def __init__(self, rows: np.ndarray, seed: Sequence[int]):
         self.rows, self.walk = rows, Walk(len(rows), seed)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
         visits, items = self.walk.take(start, count)
         return visits, self.rows[items]
 
 
-class WeightedStream(Draws):
+class WeightedStream:
     """Rows in endless shuffled passes, each row in proportion to its weight.
 
     A pass has as many positions as the sum of the weights, rounded. A row of weight w occurs in it
@@ -193,7 +179,7 @@ class WeightedStream(Draws):
         self.end = np.cumsum(self.expected)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw as in `Draws`; draws in earlier passes are counted by their expected number."""
+        """Draw as `Stream` does; draws in earlier passes are counted by their expected number."""
         passes, slots = self.walk.take(start, count)
         numbers, which = np.unique(passes, return_inverse=True)
         offset = np.array([self._offset(number) for number in numbers])[which]
@@ -207,7 +193,7 @@ class WeightedStream(Draws):
         return np.random.default_rng([*self.seed, key("offset"), int(number)]).random()
 
 
-class ClassStream(Draws):
+class ClassStream:
     """Rows in tuples of K images of one class, classes equally often; for batches of P x K.
 
     Each run of P tuples, counted from position 0, has distinct classes, and the K images of a tuple are
@@ -238,7 +224,7 @@ class ClassStream(Draws):
         self.walk = Walk(len(first), seed, classes)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw as in `Draws`; start and count must be multiples of K."""
+        """Draw as `Stream` does; start and count must be multiples of K."""
         visits, classes = self.walk.take(start // self.images, count // self.images)
         tuples = [self._tuple(*each) for each in zip(visits, classes, strict=True)]
         visit_N, row_N = (np.concatenate(part) for part in zip(*tuples, strict=True))
@@ -251,7 +237,7 @@ class ClassStream(Draws):
         return visits, rows[items]
 
 
-class ShardStream(Draws):
+class ShardStream:
     """Rows in endless passes, every row once before any row twice, from a few shards at a time.
 
     A pass takes the shards in random order and forms windows of so many shards; the last may have fewer.
@@ -294,6 +280,10 @@ class ShardStream(Draws):
         rows = [self.rows[self.bounds[shard] : self.bounds[shard + 1]] for shard in shards]
         rng = np.random.default_rng([*self.seed, number, window])
         return rng.permutation(np.concatenate(rows))
+
+
+# Endless streams of rows
+Draws = Stream | WeightedStream | ClassStream | ShardStream
 
 
 def key(name: str) -> int:
