@@ -30,7 +30,7 @@ import pandas as pd
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
 from guie.data.archives import damage_as_user_error, fault_of_member, refuse_cut_short
-from guie.data.images import check_bytes
+from guie.data.images import FORMATS, picture_of
 from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
 from guie.data.names import (
@@ -261,9 +261,9 @@ def _members(tar: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], di
                 place = {"shard": tar.name, "offset": entry.offset_data, "size": entry.size}
                 images[name] = {**place, "content": content_hash(data), "reason": ""}
                 try:
-                    check_bytes(data, "the image")
+                    picture_of(data, formats=FORMATS)
                 except UserError as error:
-                    images[name]["reason"] = str(error).removeprefix("the image: ")
+                    images[name]["reason"] = str(error).removeprefix("the picture: ")
         refuse_cut_short(file)
     return images, sidecars, skipped
 

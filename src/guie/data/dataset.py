@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,10 +63,8 @@ class Batch:
         row_B: row numbers in the stage's training table, on the CPU.
         shapes_B3: `image_shape` of the original images.
         images_BCHW: network input; uint8 and not normalised when it comes from a loader's worker.
-            None if features replace the images.
-        feat_BF: features of a frozen backbone.
+        feat_BF: features of a frozen backbone, in place of images.
         teacher_BT: precomputed teacher features of the images, concatenated.
-        captions: one per image, if the manifest has captions.
         generic_GCHW: generic images on which the backbone's features are preserved; G may be 0.
         generic_weight: weight of this micro-batch's mean over generic images. With it, the mean
             weighted by images per micro-batch equals the mean over all generic images.
@@ -108,8 +106,7 @@ class Batch:
     def split(self, pieces: int) -> Iterator[Batch]:
         """Yield `pieces` non-empty micro-batches of nearly equal size; some may lack generic images."""
         pieces = min(pieces, len(self))
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns = {k: v for k, v in values.items() if isinstance(v, Tensor | list | tuple)}
+        columns = {k: v for k, v in vars(self).items() if isinstance(v, Tensor | list | tuple)}
         for number in range(pieces):
             cut: dict[str, Any] = {
                 name: column[len(column) * number // pieces : len(column) * (number + 1) // pieces]
@@ -122,8 +119,7 @@ class Batch:
             yield piece
 
     def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        made: dict[str, Any] = {k: make(v) for k, v in values.items() if torch.is_tensor(v)}
+        made: dict[str, Any] = {k: make(v) for k, v in vars(self).items() if torch.is_tensor(v)}
         return replace(self, **made)
 
 
@@ -148,12 +144,8 @@ class TrainDataset(Dataset):
     `shape` (3,) is the `image_shape` of the whole image.
 
     Args:
-        rows: training rows of a manifest.
         classes: the class list; a label's index in it is its id.
-        root: folder that image_path is relative to.
-        augment, preprocess: produce the view and the network input.
         seed: integers unique to this stage's views.
-        decode: of the manifest's sidecar.
     """
 
     def __init__(
@@ -176,7 +168,7 @@ class TrainDataset(Dataset):
         return len(self.paths)
 
     def files_of(self, keys: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return the files of samples by their keys, so that a loader can fetch them all at once."""
+        """Return the files of samples, so that a loader can fetch them all at once."""
         return [f"{self.root}/{self.paths[row]}" for _, _, row in keys]
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
@@ -185,12 +177,8 @@ class TrainDataset(Dataset):
         view_CHW, size = self._view(row, drawn[0], drawn[1])
         if self.augment.config.mixup:
             view_CHW = self._blended(view_CHW, drawn[2])
-        sample = {
-            "image": view_CHW,
-            "shape": torch.tensor(image_shape(*size)),
-            "label": int(self.labels[row]),
-            "row": row,
-        }
+        shape = torch.tensor(image_shape(*size))
+        sample = {"image": view_CHW, "shape": shape, "label": int(self.labels[row]), "row": row}
         if self.captions is not None:
             sample["caption"] = self.captions[row]
         return sample
@@ -199,8 +187,7 @@ class TrainDataset(Dataset):
         self, row: int, seed_of_part: int, seed_of_pixels: int
     ) -> tuple[Tensor, tuple[int, int]]:
         """Return a view (3, S, S) uint8, and the height and width in pixels of the whole image."""
-        part_of = partial(self.augment.part, seed_of_part)
-        file = self.root / self.paths[row]
+        part_of, file = partial(self.augment.part, seed_of_part), self.root / self.paths[row]
         decoded = partial(open_part, file, part_of, self._enough, self.decode)
         part_HWC, size = with_retries(decoded)
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
@@ -246,7 +233,6 @@ class EvalDataset(Samples):
     Args:
         boxes: crop box of each image, None for the whole image. Crops of a file that follow one another
             decode it once.
-        decode: of the manifest's sidecar.
     """
 
     def __init__(
@@ -272,7 +258,7 @@ class EvalDataset(Samples):
         return self.prepared(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image or its box, decoded: uint8 (H, W, 3)."""
+        """Return an image or its box: uint8 (H, W, 3)."""
         file, box = self.files[index], self.boxes[index] if self.boxes else None
         if box is None or self._last is None or self._last[0] != file:
             self._last = file, with_retries(partial(DECODERS[self.decode], Path(file)))
@@ -312,12 +298,9 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     if domains is None:
         return rows
     known = sorted(rows["domain"].unique())
-    unknown = sorted(set(domains) - set(known))
-    if unknown:
-        raise UserError(
-            f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}, which have"
-            " training images"
-        )
+    if unknown := ", ".join(sorted(set(domains) - set(known))):
+        found = f"known: {', '.join(known)}, which have training images"
+        raise UserError(f"stages: unknown domains {unknown}; {found}")
     return rows_where(rows, rows["domain"].isin(domains))
 
 
@@ -370,12 +353,12 @@ def rows_hash(stages: Sequence[pd.DataFrame]) -> str:
     for rows in stages:
         if id(rows) not in hashes:  # most stages train on all rows
             whole = rows.reindex(columns=columns)
-            parts = (
-                whole[first : first + HASHED_ROWS] for first in range(0, len(rows), HASHED_ROWS)
-            )
-            hashes[id(rows)] = b"".join(
-                pd.util.hash_pandas_object(part, index=False, categorize=False).to_numpy().tobytes()
-                for part in parts
-            )
+            parts = [
+                pd.util.hash_pandas_object(
+                    whole[first : first + HASHED_ROWS], index=False, categorize=False
+                )
+                for first in range(0, len(rows), HASHED_ROWS)
+            ]
+            hashes[id(rows)] = np.concatenate(parts).tobytes() if parts else b""
         digest.update(hashes[id(rows)])
     return digest.hexdigest()[:16]

@@ -83,9 +83,11 @@ def open_as_seen(path: str | Path) -> Image.Image:
     return _decode(path, _as_seen)
 
 
-def picture_of(data: bytes, decode: Decode = "seen") -> Image.Image:
-    """Decode bytes received from others, in a format of FOREIGN. Raises UserError."""
-    return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", FOREIGN)
+def picture_of(
+    data: bytes, decode: Decode = "seen", formats: Sequence[str] = FOREIGN
+) -> Image.Image:
+    """Decode bytes, by default those received from others. Raises UserError."""
+    return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", formats)
 
 
 def cropped(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.Image:
@@ -94,8 +96,8 @@ def cropped(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.
         return image
     left, top, right, bottom = box
     if not (0 <= left < right <= image.width and 0 <= top < bottom <= image.height):
-        size = f"the image of {image.width} x {image.height}"
-        fault = f"box {','.join(map(str, box))}: is not in {size}"
+        where = f"in the image of {image.width} x {image.height}"
+        fault = f"box {','.join(map(str, box))}: is not {where}"
         raise UserError(f"{fault}; it is left,top,right,bottom in pixels")
     return image.crop(box)
 
@@ -112,9 +114,7 @@ def open_part(
     takes a fraction of the time.
 
     Args:
-        part_of: returns the crop for the height and width in pixels of the whole, as decoded. They are
-            never those of a reduced decoding.
-        decode: see `DECODERS`.
+        part_of: returns the crop for the height and width in pixels of the whole, never of a reduction.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -145,9 +145,7 @@ def open_part(
 def open_as_host(path: str | Path) -> Image.Image:
     """Return RGB exactly as the scoring notebook decodes it: `convert("RGB")`, no EXIF rotation.
 
-    It reads all that `open_as_seen` reads, so also some files that Pillow refuses.
-
-    Raises UserError naming the file if it cannot be decoded whole.
+    It reads all that `open_as_seen` reads, so also some files that Pillow refuses. Raises UserError.
     """
     return _decode(path, _as_host)
 
@@ -174,11 +172,9 @@ def difference(image: Image.Image) -> str:
 
 
 def max_pixels() -> float:
-    """Return the number of pixels that an image is decoded to at most, from GUIE_MAX_MEGAPIXELS.
+    """Return the pixels that an image is decoded to at most, from GUIE_MAX_MEGAPIXELS. Raises UserError.
 
     Pillow's limit is raised to as many as `HALVED` allows, and stays above a higher one.
-
-    Raises UserError if that is not a positive number.
     """
     text = os.environ.get(LIMIT, "")
     try:
@@ -190,11 +186,6 @@ def max_pixels() -> float:
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses from twice this number on
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, int(HALVED * limit / 2))
     return limit
-
-
-def check_bytes(data: bytes, name: str) -> None:
-    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` reads them."""
-    _decode(io.BytesIO(data), _as_seen, name)
 
 
 def with_retries(open_image: Callable[[], T]) -> T:
@@ -222,11 +213,10 @@ def _decode(
     path = name or file
     try:
         if isinstance(file, str | Path):
-            in_shard = open_in_shard(str(file))
-            if in_shard is None:
-                refuse_special(file)
-            else:
+            if in_shard := open_in_shard(str(file)):
                 file = in_shard
+            else:
+                refuse_special(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
             try:
@@ -249,10 +239,9 @@ def _decode(
     except UserError:
         raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        unknown = isinstance(error, UnidentifiedImageError)
-        why = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        if unknown:
-            why = why_unread(read_head(file)) or why
+        why = str(error)
+        if isinstance(error, UnidentifiedImageError):
+            why = why_unread(read_head(file)) or f"it is none of {', '.join(_available(formats))}"
         raise UserError(f"{path}: not a readable image: {why}") from error
 
 
@@ -269,7 +258,7 @@ def _converted(
 
 
 def _without_metadata(file: str | Path | io.BytesIO) -> io.BytesIO | None:
-    """Return a PNG or JPEG with little more than its pixels; None for other formats, or if none is left out.
+    """Return a PNG or JPEG with little more than its pixels; None if nothing is left out.
 
     Pillow refuses a good picture whose text or colour profile is large or damaged.
     """
@@ -341,9 +330,8 @@ def _as_seen(image: Image.Image) -> Image.Image:
     elif image.mode == "F":
         raise ValueError("32-bit float pixels have no agreed range; save as 8 or 16 bit")
     if image.has_transparency_data:
-        image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     seen = image if image.mode == "RGB" else image.convert("RGB")
     seen.info |= about
     return seen

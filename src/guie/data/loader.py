@@ -41,9 +41,6 @@ class TrainLoader:
     """Batches of one process of a stage, in the sampler's order for any number of workers.
 
     Batches are moved to the device, and their images are normalised there.
-
-    Args:
-        taught: returns an iterator over the teachers' features of each batch, in order; or None.
     """
 
     def __init__(
@@ -90,13 +87,10 @@ def eval_loader(
 
 
 class Prefetcher(Generic[T]):
-    """Iterate over an iterable, fetching one item ahead.
+    """Iterate over an iterable, fetching one item ahead; `ready` is applied to an item when it is returned.
 
     If fetching raises a UserError, `fault` holds it, so that all processes can stop together after the
     step before. Requesting that item raises it.
-
-    Args:
-        ready: function applied to each item when it is returned.
     """
 
     def __init__(self, items: Iterable[T], ready: Callable[[T], T] = lambda item: item):
@@ -212,12 +206,9 @@ def _signals_as_they_were() -> Iterator[None]:
 
 
 def load_generic(config: GenericImagesConfig) -> Manifest:
-    """Return the configured rows of the generic images' manifest. Its labels and domains are unused.
-
-    Raises UserError if the split has no rows.
-    """
+    """Return the manifest of the generic images, with the rows of one split. Raises UserError."""
     manifest = load_manifest(config.manifest, config.root)
-    return Manifest(manifest.split(config.split), manifest.root, manifest.path, manifest.sidecar)
+    return replace(manifest, table=manifest.split(config.split))
 
 
 def with_generic(
@@ -229,18 +220,13 @@ def with_generic(
     occurs twice. Batch s remains a function of (seed, s, rank).
 
     Args:
-        dataset, batches: of a stage.
-        generic: manifest of the generic images.
-        batch_size: generic images per step, over all processes.
+        batch_size: generic images per step, over all processes, and a multiple of their number.
 
-    Raises:
-        UserError: if the batch size is not a multiple of the number of processes.
+    Raises UserError for another batch size.
     """
-    if batch_size % batches.ranks:
-        raise UserError(
-            f"retention.generic.batch_size {batch_size} cannot be shared by {batches.ranks}"
-            f" processes; make it a multiple of {batches.ranks}"
-        )
+    if batch_size % (ranks := batches.ranks):
+        fault = f"retention.generic.batch_size {batch_size} cannot be shared by {ranks} processes"
+        raise UserError(f"{fault}; make it a multiple of {ranks}")
     rows, seed = generic.table, (*dataset.seed, key("generic"))
     images = TrainDataset(
         rows.drop(columns="caption", errors="ignore"),
@@ -253,7 +239,7 @@ def with_generic(
     )
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps
-    drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
+    drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, ranks)
     return TrainAndGeneric(dataset, images), TrainAndGenericBatches(batches, drawn)
 
 
@@ -351,24 +337,23 @@ class RawImages(Dataset):
 
 def packed(samples: Sequence[np.ndarray | Prepared]) -> RawBatch:
     """Collate samples of `RawImages`."""
-    large = [sample for sample in samples if isinstance(sample, tuple)]
-    raw = [sample for sample in samples if isinstance(sample, np.ndarray)]
-    pixels_N = _empty(sum(image.nbytes for image in raw))
-    start = 0
-    for image in raw:
-        stop = start + image.nbytes
-        pixels_N.numpy()[start:stop] = image.reshape(-1)
-        start = stop
-    shapes = [
-        sample[1] if isinstance(sample, tuple) else torch.tensor(image_shape(*sample.shape[:2]))
-        for sample in samples
-    ]
-    return RawBatch(
-        pixels_N,
-        torch.stack(shapes),
-        [None if isinstance(one, tuple) else (one.shape[0], one.shape[1]) for one in samples],
-        default_collate([inputs for inputs, _ in large]) if large else None,
-    )
+    pixels_N = _empty(sum(one.nbytes for one in samples if isinstance(one, np.ndarray)))
+    sizes: list[tuple[int, int] | None] = []
+    start, shapes, large = 0, [], []
+    for one in samples:
+        if isinstance(one, np.ndarray):
+            stop = start + one.nbytes
+            pixels_N.numpy()[start:stop] = one.reshape(-1)
+            start, (height, width) = stop, one.shape[:2]
+            sizes.append((height, width))
+            shapes.append(torch.tensor(image_shape(height, width)))
+        else:
+            inputs, shape = one
+            sizes.append(None)
+            shapes.append(shape)
+            large.append(inputs)
+    inputs_L = default_collate(large) if large else None
+    return RawBatch(pixels_N, torch.stack(shapes), sizes, inputs_L)
 
 
 def _empty(size: int) -> Tensor:

@@ -127,7 +127,7 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
     if layout.form == "words":
         table = read_words(path, layout.columns, skip)
     elif layout.form == "pairs":
-        table = read_pairs(path, layout.columns, layout.separator)
+        table = _read_pairs(path, layout.columns, layout.separator)
     elif layout.form == "mat":
         table = pd.DataFrame({name: pd.Series(read_mat(path, name)) for name in layout.columns})
     else:
@@ -173,11 +173,11 @@ def _filled(template: str, table: pd.DataFrame) -> pd.Series:
 def _rows(
     table: pd.DataFrame, files: frozenset[str], layout: Layout, options: Mapping[str, Any]
 ) -> Listing:
-    """Return rows of columns: image_path, split by list, and those of the layout."""
+    """Return the rows of a table with image_path, the split of its list, and the columns of the layout."""
     if layout.only_present:
         table = table[present(table["image_path"], files)]
-    label, split, role = _filled(layout.label, table), table["split"], None
-    trained = None
+    label, split = _filled(layout.label, table), table["split"]
+    role = trained = None
     for column, meanings in layout.splits.items():
         split, *roles = (
             table[column].map(dict(zip(meanings, part, strict=True)))
@@ -218,7 +218,7 @@ def listing(
 
 
 def _test_classes(label: pd.Series, test_classes: int, seed: int) -> np.ndarray:
-    """Return so many random classes. A class that is missing changes the choice among no others."""
+    """Draw classes. One that is missing changes the choice among no others."""
     names = np.array(sorted(label.unique()), dtype=object)
     if test_classes >= len(names):
         raise UserError(f"test_classes {test_classes}: there are only {len(names)} classes")
@@ -232,7 +232,6 @@ def pictures(files: frozenset[str], start: str = "") -> list[str]:
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:
-    """Return a boolean per path: whether it is one of `files`."""
     # 7 times faster than isin, which first converts all names to an Arrow array (500,000 names)
     return pd.Series([path in files for path in paths], index=paths.index, dtype=bool)
 
@@ -244,9 +243,9 @@ def plain_name(path: str) -> str:
 
 
 def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
-    """Read columns of words separated by spaces, without a header, as text.
+    """Read columns of words separated by spaces, without a header, as text; `skip` lines come before.
 
-    The first `skip` lines, such as a count and a header, are ignored. Raises UserError.
+    Raises UserError.
     """
     how = {"header": None, "names": list(columns), "skiprows": skip, "quoting": csv.QUOTE_NONE}
     table = _table(path, r"\s+", **how)
@@ -256,7 +255,7 @@ def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFram
     return table
 
 
-def read_pairs(path: Path, columns: Sequence[str], separator: str = " ") -> pd.DataFrame:
+def _read_pairs(path: Path, columns: Sequence[str], separator: str) -> pd.DataFrame:
     """Read two columns split at the first separator; the second may contain more separators."""
     lines = pd.Series(read_lines(path), dtype=str)
     parts = lines[lines.str.strip() != ""].str.partition(separator)
@@ -269,9 +268,8 @@ def read_columns(path: Path, columns: Iterable[str], separator: str = ",") -> pd
     """Read the named columns of a table with a header as text. Raises UserError if one is missing."""
     table = _table(path, separator, header=0)
     if missing := [name for name in columns if name not in table.columns]:
-        raise UserError(
-            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, table.columns))}"
-        )
+        found = ", ".join(map(str, table.columns))
+        raise UserError(f"{path}: no column {', '.join(missing)}; found {found}")
     return table[list(columns)]
 
 
@@ -302,7 +300,7 @@ def read_mat(path: Path, key: str, fields: Sequence[str] = ()) -> Any:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read lines without line breaks. Raises UserError."""
+    """Read the lines of a text. Raises UserError."""
     return _text(path).splitlines()
 
 
@@ -330,7 +328,6 @@ def prefixed(paths: pd.Series, files: frozenset[str], prefixes: Sequence[str]) -
 
 
 def _table(path: Path, separator: str, **how: Any) -> pd.DataFrame:
-    """Read a table as text."""
     _require(path)
     how = {"dtype": str, "keep_default_na": False, "index_col": False, **how}
     try:
