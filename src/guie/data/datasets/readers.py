@@ -232,6 +232,7 @@ def pictures(files: frozenset[str], start: str = "") -> list[str]:
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:
+    """Return a boolean per path: whether it is one of `files`."""
     # 7 times faster than isin, which first converts all names to an Arrow array (500,000 names)
     return pd.Series([path in files for path in paths], index=paths.index, dtype=bool)
 

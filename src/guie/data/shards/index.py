@@ -35,12 +35,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, held, remove_own, replacing, write_json
 from guie.data.names import fault_of_name
-from guie.data.shards.storage import Range, read_object, shown, sizes_of, url_of, version_of
+from guie.data.shards.storage import (
+    Range,
+    content_hash,
+    read_object,
+    shown,
+    sizes_of,
+    url_of,
+    version_of,
+)
 
 NAME = "index.parquet"
 PLACE = ("shard", "offset", "size", "content")
@@ -83,9 +90,8 @@ def write_index(path: Path, table: pd.DataFrame, shards: Sequence[Shard], **abou
     )
     rows = pa.Table.from_pandas(table, preserve_index=False)
     facts = {"version": 1, "shards": [asdict(shard) for shard in shards], **about}
-    rows = rows.replace_schema_metadata(
-        {**(rows.schema.metadata or {}), KEY: json.dumps(facts).encode()}
-    )
+    metadata = {**(rows.schema.metadata or {}), KEY: json.dumps(facts).encode()}
+    rows = rows.replace_schema_metadata(metadata)
     with replacing(path) as temporary:
         pq.write_table(rows, temporary, row_group_size=ROWS, compression="zstd")
 
@@ -134,14 +140,10 @@ def claimed(folder: Path) -> Iterator[Path]:
 class Places:
     """Where each image of an index is: arrays sorted by the hash of the image_path, mapped from disk.
 
-    Processes share their memory. Two names with one hash are refused when the arrays are made.
+    Two names with one hash are refused when the arrays are made, by `_places_of`.
 
     Attributes: `hash_N`, `content_N` uint64; `offset_N`, `size_N` int64; `shard_N` int32, a position in
     `shards`; `version_N` int32, a position in `versions`.
-
-    Args:
-        index: its path or URL as a path, for messages and to find the shards.
-        rows: made by `_places_of`.
     """
 
     def __init__(self, index: str, rows: pa.Table):
@@ -178,18 +180,18 @@ class Places:
         found = sizes_of(folder, [shard.name for shard in self.shards])
         wrong = [shard for shard in self.shards if found.get(shard.name) != shard.size]
         if wrong:
-            first, count = wrong[0], f"{len(wrong):,} of {len(self.shards):,} shards"
-            size = found.get(first.name)
+            first, size = wrong[0], found.get(wrong[0].name)
             fault = "missing" if size is None else f"{size:,} bytes long"
+            count = f"{len(wrong):,} of {len(self.shards):,} shards differ"
             raise UserError(
                 f"{shown(self.index)}: {first.name} is {fault}, and the index was written for one of"
-                f" {first.size:,} bytes ({count} differ); copy the shards that belong to it"
+                f" {first.size:,} bytes ({count}); copy the shards that belong to it"
             )
         self.checked = True
 
 
 def open_places(index: str) -> Places:
-    """Return the table of an index, a path or a URL as a path; it is written to the cache on first use.
+    """Return the places of an index, a path or a URL as a path, from the cache or written there.
 
     A replaced index is read again: a local one at once, one in object storage when its manifest is loaded.
     Raises UserError.
@@ -232,22 +234,16 @@ def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
     """
     content = table["content"].to_numpy(np.uint64) >> np.uint64(1)
     table = table.assign(size_bytes=table["size"], mtime_ns=content.astype(np.int64))
-    rows = pa.Table.from_pandas(
-        table.drop(columns=["offset", "size", "content"]), preserve_index=False
-    )
-    types = [
-        kind if pa.types.is_primitive(kind) else pa.large_string() for kind in rows.schema.types
-    ]
+    table = table.drop(columns=["offset", "size", "content"])
+    rows = pa.Table.from_pandas(table, preserve_index=False)
+    plain, text = pa.types.is_primitive, pa.large_string()
+    types = [kind if plain(kind) else text for kind in rows.schema.types]
     rows = rows.cast(pa.schema(zip(rows.column_names, types, strict=True)))
     _save(path, rows.replace_schema_metadata({ABOUT: json.dumps(notes)}))
 
 
 def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
-    """Return what `write_mapped` wrote, or None if there is none.
-
-    The columns are mapped from disk: all processes share their memory, and a start does not read them.
-    (With pandas 2 texts are copied.)
-    """
+    """Return what `write_mapped` wrote, mapped from disk; None if there is none. Pandas 2 copies texts."""
     rows = _mapped(path)
     if rows is None:
         return None
@@ -271,10 +267,7 @@ def _mapped(path: Path) -> pa.Table | None:
 def local_copy(index: str, refresh: bool = False) -> Path:
     """Return a local copy of an index in object storage, with its sidecar and companions in the same folder.
 
-    Args:
-        refresh: ask whether one of these objects has changed; else any copy will do.
-
-    Raises UserError.
+    `refresh` asks whether one of these objects has changed; else any copy will do. Raises UserError.
     """
     url = url_of(index)
     assert url is not None
@@ -324,7 +317,7 @@ def _folder_of(index: str) -> Path:
 
 
 def _hash(image_path: str) -> int:
-    return xxhash.xxh3_64_intdigest(image_path.encode("utf-8", "surrogateescape"))
+    return content_hash(image_path.encode("utf-8", "surrogateescape"))
 
 
 def _places_of(file: Path, index: str) -> pa.Table:
@@ -338,9 +331,10 @@ def _places_of(file: Path, index: str) -> pa.Table:
         if missing:
             raise UserError(f"{shown(index)}: no column {', '.join(missing)}; {REMEDY}")
         for batch in parquet.iter_batches(columns=columns, use_threads=False):
-            image_path, shard, version = (
+            text = [
                 batch[name].cast(pa.large_string()) for name in ("image_path", "shard", "decoded")
-            )
+            ]
+            image_path, shard, version = text
             shard_N = pc.index_in(shard, names)
             if shard_N.null_count:
                 name = shard.filter(shard_N.is_null())[0]

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -102,15 +102,12 @@ def read_range(place: Range) -> bytes:
             _opened.cache_clear()  # perhaps the shard was replaced after it was opened
             data = _local_range(place)
     if len(data) < place.size:
-        raise UserError(
-            f"{shown(place.shard)}: ends at byte {place.offset + len(data):,}, within an image of the"
-            " index; the shard is cut short, copy it again"
-        )
+        fault = f"ends at byte {place.offset + len(data):,}, within an image of the index"
+        raise UserError(f"{shown(place.shard)}: {fault}; the shard is cut short, copy it again")
     if content_hash(data) != place.content:
-        raise UserError(
-            f"{shown(place.shard)}: the bytes from {place.offset:,} to {end:,} are not those of the index;"
-            " copy the shard again, or the index that belongs to it"
-        )
+        fault = f"the bytes from {place.offset:,} to {end:,} are not those of the index"
+        remedy = "copy the shard again, or the index that belongs to it"
+        raise UserError(f"{shown(place.shard)}: {fault}; {remedy}")
     return data
 
 
@@ -177,9 +174,9 @@ def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
 
 
 def version_of(url: str, optional: bool = False) -> str:
-    """Return a string that changes with an object's content: of entity tag, size and time.
+    """Return a string that changes with an object's content; "" if there is none and it is `optional`.
 
-    It is empty if there is no object and it is `optional`. Raises UserError.
+    Raises UserError.
     """
     found = _request(url, "info", optional=optional)
     return _version(found) if found else ""
@@ -210,7 +207,7 @@ def read_object(url: str, **part: Any) -> bytes:
 
 
 def listed(folder: str) -> list[str]:
-    """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
+    """Return the names of the objects in a folder, if there is one. Raises UserError."""
     names = _request(folder, "ls", optional=True, detail=False) or ()
     return [name.rpartition("/")[2] for name in names]
 
@@ -277,14 +274,14 @@ def _filesystem(url: str) -> Any:
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
     if scheme == "gs":  # it logs tracebacks of what `_request` says in a line
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    settings: dict[str, Any] = {}
-    if scheme == "s3":  # fail within a known time; the tries are counted here
-        limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
-        limits["max_pool_connections"] = CONNECTIONS
-        settings["config_kwargs"] = {**limits, "retries": {"total_max_attempts": 1}}
-    filesystem = optional_module("fsspec", f"{scheme}://", "storage").filesystem(scheme, **settings)
-    if scheme == "s3":
-        filesystem.retries = 1
+    open_scheme = partial(optional_module("fsspec", f"{scheme}://", "storage").filesystem, scheme)
+    if scheme != "s3":
+        return open_scheme()
+    # Fail within a known time; the tries are counted here
+    limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
+    tries = {"retries": {"total_max_attempts": 1}, "max_pool_connections": CONNECTIONS}
+    filesystem = open_scheme(config_kwargs=limits | tries)
+    filesystem.retries = 1
     return filesystem
 
 
@@ -330,7 +327,6 @@ def _reason(url: str, error: Exception) -> tuple[str, bool]:
 
 
 def _copy_of(url: str) -> Path:
-    """Return the sparse copy of a shard."""
     name = hashlib.sha256(url.encode()).hexdigest()[:24]
     return cache_folder() / "shards" / "ranges" / f"{name}.tar"
 
@@ -345,7 +341,7 @@ def _cached(url: str, place: Range) -> bytes | None:
 
 
 def _keep(url: str, place: Range, data: bytes) -> None:
-    """Write a range into the cache, limited to `GUIE_SHARD_CACHE_GB`; the oldest copies are deleted first.
+    """Write a range into the cache; beyond its limit, the oldest copies are deleted.
 
     Each process looks at the whole after it has written a sixteenth of the limit, so the cache may exceed
     the limit by so much for each process. A full disk turns it off, with one line.
