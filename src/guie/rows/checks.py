@@ -120,10 +120,7 @@ class Checks:
         return self.readable[self.store.missing(self.states.take(self.readable))]
 
     def fill(self, workers: int, title: str, part: tuple[int, int] = (0, 1)) -> np.ndarray:
-        """Compute the missing records of part n of m, and return their positions.
-
-        Raises UserError if the store cannot be written.
-        """
+        """Compute the missing records of part n of m, and return their positions. Raises UserError."""
         known = self.states.take(self.readable)
         compute = OnCores(self._look, self.paths[self.readable], self.check.columns, workers)
         return self.readable[fill(self.store, known, compute, part=part, title=title)]
@@ -148,7 +145,6 @@ def drop_unusable(
     A dropped file is {"file", "split", "reason"}.
 
     Args:
-        root: folder that image_path starts from.
         checked: the rows of a `Check`, by image_path.
         name: of the source, for messages.
 
@@ -156,10 +152,9 @@ def drop_unusable(
     """
     bad = checked.loc[checked["reason"] != "", "reason"]
     if len(bad) == len(checked):
-        raise UserError(
-            f"{name}: none of {len(bad):,} images can be used; the first, under {root}:"
-            f" {bad.index[0]}: {bad.iloc[0]}; is this the folder that image_path starts from?"
-        )
+        first = f"the first, under {root}: {bad.index[0]}: {bad.iloc[0]}"
+        remedy = "is this the folder that image_path starts from?"
+        raise UserError(f"{name}: none of {len(bad):,} images can be used; {first}; {remedy}")
     unusable = table["image_path"].isin(bad.index)
     splits = table[unusable].groupby("image_path")["split"].agg(",".join)
     files = [
@@ -197,15 +192,12 @@ def readable(
     rows = table[used]
     paths = rows["image_path"].unique()
     known = states(manifest.root, paths) if accelerator.is_main_process else None
-    find = partial(
-        find_unreadable, rows, manifest.root, usable_cores(), manifest.sidecar.decode, known
-    )
-    bad = from_main(accelerator, find)
+    how = (manifest.root, usable_cores(), manifest.sidecar.decode, known)
+    bad = from_main(accelerator, partial(find_unreadable, rows, *how))
     if known is not None and not indexed:
         found = pd.DataFrame(np.stack([known.size_N, known.time_N], axis=1), paths, STATE)
         of_rows = found.reindex(table["image_path"], fill_value=-1)
-        columns = {name: of_rows[name].to_numpy() for name in STATE}
-        manifest = replace(manifest, table=table.assign(**columns))
+        manifest = replace(manifest, table=table.assign(**of_rows.set_axis(table.index)))
     if bad.empty:
         return manifest
     if not drop_bad:
@@ -225,20 +217,16 @@ def find_unreadable(
     decode: Decode = "seen",
     known: States | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of a manifest whose image does not decode.
+    """Return image_path, split and reason of the rows whose image does not decode, indexed like `table`.
 
     A file is decoded again only after a change. Of the images decoded here, those that `seen` and `host`
     differ on are counted, in a line.
 
     Args:
-        table: rows with image_path and split.
-        root: folder that image_path starts from.
         workers: decoding processes.
-        decode: how they will be opened.
         known: `states` of the unique image_paths; None: they are read here.
 
-    Returns columns image_path, split and reason, indexed like `table`. Raises UserError if the store cannot
-    be written.
+    Raises UserError if the store cannot be written.
     """
     paths = table["image_path"].unique().astype(object)
     known = states(root, paths) if known is None else known
@@ -261,9 +249,7 @@ def find_unreadable(
 def differing(differs: pd.Series, images: int) -> str:
     """Return a line on the images that `seen` and `host` differ on; empty if there are none.
 
-    Args:
-        differs: `difference` by image path.
-        images: number of images that were decoded.
+    `differs` is their `difference` by path, and `images` the number of those that were decoded.
     """
     differs = differs[differs != ""]
     if differs.empty:
@@ -277,7 +263,7 @@ def differing(differs: pd.Series, images: int) -> str:
 
 
 def refuse_unreadable(bad: pd.DataFrame, manifest: Manifest) -> None:
-    """Raise one UserError that lists the images of `find_unreadable`, if there are any."""
+    """Raise UserError if `find_unreadable` found images: it lists them."""
     if bad.empty:
         return
     remedy = "repair them, curate again (src/curate.py leaves them out) or pass --drop-bad"
@@ -303,9 +289,8 @@ def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, li
             raise UserError(f"{manifest.path}: {none}; {where}")
         changes = [f"{len(before) - len(after):,} of {len(before):,} images dropped"]
         if lost := sorted(class_names(before["label"]) - class_names(after["label"])):
-            more = ", ..." if len(lost) > SHOWN else ""
-            named = ", ".join(lost[:SHOWN])
-            changes.append(f"{len(lost):,} classes lost with their last image: {named}{more}")
+            named = ", ".join(lost[:SHOWN]) + (", ..." if len(lost) > SHOWN else "")
+            changes.append(f"{len(lost):,} classes lost with their last image: {named}")
         if split != "train":
             alone = queries_without_positive(after)
             if newly := int((alone & ~queries_without_positive(before)[alone.index]).sum()):

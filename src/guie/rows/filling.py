@@ -6,6 +6,7 @@ hands out the blocks that a single job would compute, so the rows have the same 
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import socket
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -57,30 +58,23 @@ class Remote:
     done: Callable[[np.ndarray, Any], None] = lambda positions, returned: None
 
 
-class Compute(Protocol):
-    """Computes the rows of positions in a list of states.
+class Compute:
+    """Computes the rows of positions in a list of states, by default in one process."""
 
-    Attributes: `process`, this one, and of how many that share a part; `remote`, for Ray, if it may compute
-    them.
-    """
-
-    @property
-    def process(self) -> tuple[int, int]: ...
-
-    @property
-    def remote(self) -> Remote | None: ...
+    process = (0, 1)  # this one, and of how many that share a part
+    remote: Remote | None = None  # for Ray, if it may compute them
 
     def starts(self, count: int, parts: int) -> Sequence[int] | range:
         """Return where each block of a list begins; the batches in them must not depend on the parts."""
-        ...
+        raise NotImplementedError
 
     def agreed(self, make: Callable[[], T]) -> T:
         """Run `make` in one process and return its result in every process."""
-        ...
+        return make()
 
     def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
         """Compute the rows of each block, and write them by its positions."""
-        ...
+        raise NotImplementedError
 
 
 def fill(
@@ -97,9 +91,7 @@ def fill(
     Blocks are cut from the full list of states. So a resumed job, and m jobs, compute the same rows together
     as a single job does, with the same bits. The next block is computed while one is written: a killed job
     loses at most these two. A stopped job writes the last complete block before this function raises.
-
-    Args:
-        without: positions that cannot be computed.
+    Positions in `without` cannot be computed.
 
     Raises UserError if the store cannot be written, and whatever `compute` raises.
     """
@@ -141,18 +133,15 @@ def own_blocks(
     return [*np.split(own, np.flatnonzero(np.diff(block_M)) + 1)] if len(own) else []
 
 
-class OnCores:
+class OnCores(Compute):
     """Computes records in processes of one thread each.
 
     Args:
         look: takes an item, and returns a value for each column.
         items: one for each of the states.
-        columns: of the records.
-        workers: processes.
         unit_name: of an item, in the progress bar.
     """
 
-    process = (0, 1)
     most = 1024  # records of a block: a stopped job loses at most so many
 
     def __init__(
@@ -170,11 +159,7 @@ class OnCores:
     def starts(self, count: int, parts: int) -> range:
         return range(0, count, max(1, min(self.most, -(-count // parts))))
 
-    def agreed(self, make: Callable[[], T]) -> T:
-        return make()
-
     def __call__(self, blocks: Sequence[np.ndarray], write: Writer, title: str) -> None:
-        """Compute the records of each block, with a progress bar."""
         asked = [self.items[row] for block in blocks for row in block]
         with tqdm(total=len(asked), desc=title, unit=self.unit_name, disable=None) as bar:
             found = mapped(self.look, asked, self.workers, done=bar.update)
@@ -235,11 +220,7 @@ class Worker:
     def add(
         self, positions: np.ndarray, first: int, states: States, items: Sequence[Any]
     ) -> tuple[np.ndarray, Any] | str:
-        """Compute and store the rows of positions in a block; return why it cannot be, if so.
-
-        Args:
-            first: position at which the block begins; `states` and `items` are those of the block.
-        """
+        """Compute and store the rows of positions in a block, which begins at `first`; or return why not."""
         try:
             self.compute = self.compute or self.open_compute()
             with Writer(self.store, states) as write:
@@ -270,7 +251,9 @@ def fill_with_ray(
     # A worker or its machine may die: Ray starts it again. A block that kills four workers is at fault
     settings = {"num_cpus": 1, "num_gpus": int(gpus > 0)}
     actor = ray.remote(max_restarts=-1, max_task_retries=3, **settings)(Worker)
-    actors = [actor.remote(store.absolute(), remote.open) for _ in range(count)]
+    absolute = copy.copy(store)
+    absolute.folder = store.folder.absolute()  # workers have another working folder
+    actors = [actor.remote(absolute, remote.open) for _ in range(count)]
 
     def submit(worker: Any, positions: np.ndarray) -> Any:
         number = bisect_right(starts, int(positions[0])) - 1

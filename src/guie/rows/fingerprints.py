@@ -93,7 +93,7 @@ FINGERPRINTS = Check(
 def pixel_digest(image: Image.Image) -> str:
     """Return the 128-bit XXH3 of size and decoded pixels: equal for equal pictures in any file format.
 
-    Forged collisions are no concern, so a non-cryptographic hash suffices, 40 times faster than SHA-256.
+    Forged collisions are no concern, and it is 40 times as fast as SHA-256.
     """
     digest = xxhash.xxh3_128(f"{image.mode} {image.width} {image.height} ".encode())
     digest.update(image.tobytes())
@@ -121,9 +121,8 @@ def thumbnails(paths: Sequence[str], view: str, root: Path, workers: int) -> np.
     for picture in pixels:
         row = picture.astype(np.float32)
         row -= row.mean()
-        rows.append(
-            row / max(float(np.linalg.norm(row)), 1.0)
-        )  # a plain picture resembles no other
+        # A plain picture resembles no other
+        rows.append(row / max(float(np.linalg.norm(row)), 1.0))
     return np.reshape(rows, (-1, 3 * THUMBNAIL_PX**2)).astype(np.float32)
 
 

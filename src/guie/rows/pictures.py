@@ -20,15 +20,11 @@ COLUMNS = ["image_path", "domain", "label"]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images to index.
-
-    Attributes: `files`, with image_path, domain, label (empty if unknown), size_bytes and mtime_ns;
-    `skipped`, number of files that are not images, by reason.
-    """
+    """Images to index."""
 
     root: Path
-    files: pd.DataFrame
-    skipped: Counter[str]
+    files: pd.DataFrame  # image_path, domain, label (empty if unknown), size_bytes and mtime_ns
+    skipped: Counter[str]  # files that are not images, by reason
     decode: Decode = "seen"
 
 
@@ -38,8 +34,7 @@ def pictures_of(source: str | Path, root: str | Path | None = None) -> Pictures:
     In a folder, the first subfolder is the domain. Only a manifest has labels. An archive is inspected, then
     unpacked next to itself. Raises UserError if the source is missing or has no image.
     """
-    source = as_path(source)
-    skipped: Counter[str] = Counter()
+    source, skipped = as_path(source), Counter[str]()
     decode: Decode = "seen"
     if source.suffix in (".csv", ".parquet"):
         manifest = load_manifest(source, root)
