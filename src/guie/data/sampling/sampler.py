@@ -94,8 +94,7 @@ class Sampler:
 
     Attributes: `left_out`, the number of rows in classes with too few images.
 
-    Raises:
-        UserError: if the config names unknown domains, or a batch cannot be filled as configured.
+    Raises UserError if the config names unknown domains, or a batch cannot be filled as configured.
     """
 
     def __init__(
@@ -181,24 +180,20 @@ def _plan(
 def _shard_numbers(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> np.ndarray:
     """Return a number for the shard of each row. Raises UserError without shards, or with weights."""
     if shard_of_row is None:
+        remedy = "write one by curate.py --shards, or choose another sampler"
         raise UserError(
-            "stages: sampler: shards needs an index of shards as data.manifest; write one by"
-            " curate.py --shards, or choose another sampler"
+            f"stages: sampler: shards needs an index of shards as data.manifest; {remedy}"
         )
     if weight_of_row is not None:
-        raise UserError(
-            "stages: sampler: shards draws all images equally often, but the manifest has a weight"
-            " column; choose another sampler"
-        )
+        fault = "draws all images equally often, but the manifest has a weight column"
+        raise UserError(f"stages: sampler: shards {fault}; choose another sampler")
     return StringColumn(shard_of_row).encoded()[0]
 
 
 def _images_per_class(config: DomainSamplerConfig, batch_size: int) -> int:
     images = config.images_per_class or 1
     if batch_size % images:
-        allowed = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
-        raise UserError(
-            f"stages: batch_size {batch_size} is no multiple of sampler.images_per_class {images};"
-            f" it can be {', '.join(allowed)}"
-        )
+        allowed = ", ".join(str(n) for n in range(1, batch_size + 1) if batch_size % n == 0)
+        fault = f"batch_size {batch_size} is no multiple of sampler.images_per_class {images}"
+        raise UserError(f"stages: {fault}; it can be {allowed}")
     return images

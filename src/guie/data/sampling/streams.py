@@ -53,13 +53,10 @@ def make_pools(
     parts = dict(zip(domains, np.split(rows, np.bincount(domain_N).cumsum()[:-1]), strict=True))
     rows_of = {domain: parts[domain] for domain in sorted(domains)}
     if config.images_per_class is None:
-        weights = None
-        if config.weights and weight_of_row is not None:
-            weights = weight_of_row.to_numpy(float)
-        return [
-            Pool(domain, rows, None, None if weights is None else weights[rows])
-            for domain, rows in rows_of.items()
-        ]
+        if not config.weights or weight_of_row is None:
+            return [Pool(domain, rows, None, None) for domain, rows in rows_of.items()]
+        weights = weight_of_row.to_numpy(float)
+        return [Pool(domain, rows, None, weights[rows]) for domain, rows in rows_of.items()]
     if config.weights and weight_of_row is not None:
         raise UserError(
             "stages: sampler: images_per_class draws all classes of a domain equally often, but the"
@@ -93,10 +90,10 @@ def _without_rare(pool: Pool, images_per_class: int) -> Pool:
     images_of = np.bincount(pool.classes)
     kept = images_of[pool.classes] >= images_per_class
     if not kept.any():
+        fault = f"no class of {pool.domain} has images_per_class {images_per_class} images"
         raise UserError(
-            f"stages: sampler: no class of {pool.domain} has images_per_class"
-            f" {images_per_class} images; set it to at most {images_of.max()}, or set"
-            " rare_classes: repeat, or leave the domain out of the stage's domains"
+            f"stages: sampler: {fault}; set it to at most {images_of.max()}, or set rare_classes: repeat,"
+            " or leave the domain out of the stage's domains"
         )
     return Pool(pool.domain, pool.rows[kept], pool.classes[kept], None)
 
@@ -111,11 +108,6 @@ class Walk:
       differ by at most one.
     * At the end of every chunk, the visits per item differ by at most one.
     * With groups of one, a chunk is a pass: every item once before any twice.
-
-    Args:
-        size: number of items.
-        seed: integers unique to this walk.
-        group: number of positions that belong together.
     """
 
     def __init__(self, size: int, seed: Sequence[int], group: int = 1):
@@ -165,11 +157,6 @@ class WeightedStream:
     floor(w) or ceil(w) times, w on average: systematic sampling (Madow, 1949), with a new offset for
     every pass. The same holds of consecutive rows and the sum of their weights, and so of a class in a
     manifest ordered by class. Weights of 1 make a `Stream`.
-
-    Args:
-        rows: the rows.
-        weight: a positive weight for each of them.
-        seed: integers unique to this stream.
     """
 
     def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
@@ -201,9 +188,7 @@ class ClassStream:
     classes in groups of P, and the images of a class in groups of K. So both occur equally often.
 
     Args:
-        rows: the rows.
-        class_of_row: the class of each of them, as a number.
-        seed: integers unique to this stream.
+        class_of_row: as numbers.
         classes: P, tuples per batch.
         images: K, images per tuple.
     """
@@ -244,9 +229,8 @@ class ShardStream:
     The rows of a window are shuffled together.
 
     Args:
-        shard_of_row: the shard of each row, as a number from 0 on; none is left out.
+        shard_of_row: as numbers from 0 on; none is left out.
         window: shards whose rows are shuffled together.
-        seed: integers unique to this stream.
     """
 
     def __init__(self, shard_of_row: np.ndarray, window: int, seed: Sequence[int]):
