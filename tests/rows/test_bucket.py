@@ -17,7 +17,7 @@ import embed
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
-from guie.data.shards.storage import delete, listed, objects_below, put, read_object
+from guie.data.shards.storage import listed, objects_below, put, read_object, request
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -119,7 +119,7 @@ def test_class_folders_in_a_bucket_are_curated_and_embedded(
     again = np.load(embed.main(words))
     assert " (1 new)" in capsys.readouterr().out.splitlines()[-1]
     np.testing.assert_allclose(again["embedding"][0], there["embedding"][-1], atol=1e-5)
-    delete(f"{bucket}/{replaced}")
+    request(f"{bucket}/{replaced}", "rm_file", optional=True)
     with pytest.raises(UserError, match=rf"{replaced} \(test\): .* no such object"):
         embed.main(words)
 

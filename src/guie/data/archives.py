@@ -32,10 +32,7 @@ MAX_LINK_BYTES = 4096
 BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 COPY_BYTES = DRAIN_BYTES = 2**20
 
-SUFFIXES = (
-    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
-    *(".tar.xz", ".txz", ".tar.zst"),
-)
+SUFFIXES = tuple(".zip .tar .tar.gz .tgz .tar.bz2 .tbz2 .tar.xz .txz .tar.zst".split())
 RECORD = ".unpacked.json"  # in the folder: identifies the archive that it was unpacked from
 UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
 # By the file type in a zip entry; 0: no type is given.
@@ -66,10 +63,7 @@ def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) 
 def members_of(
     archive: Path, encoding: str | None = None
 ) -> Iterator[tuple[tarfile.TarInfo, Callable[[], IO[bytes] | None]]]:
-    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream.
-
-    Names in a zip that do not say their encoding have the given one.
-    """
+    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream."""
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
             names = _names_of_zip(archive, file.infolist(), encoding)
@@ -171,16 +165,16 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> tarfile.
 
 
 def unpacked(path: str | Path, encoding: str | None = None) -> Path:
-    """Return `path` if it is a folder; unpack an archive next to itself and return that folder.
+    """Unpack an archive next to itself: `input/products.tar.gz` -> `input/products`; return the folder.
 
-    `input/products.tar.gz` -> `input/products`. Raises UserError like `unpack`.
+    Names in a zip that do not say their encoding have the given one. Raises UserError like `unpack`.
     """
     path = Path(path)
     suffixes = [s for s in SUFFIXES if path.name.lower().endswith(s)]
     if not suffixes or path.is_dir():  # a folder may be named like an archive
         return path
     folder = path.with_name(path.name[: -len(max(suffixes, key=len))])
-    return unpack(path, folder, encoding=encoding)
+    return unpack(path, folder, encoding)
 
 
 def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None) -> Path:

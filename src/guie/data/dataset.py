@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import cv2
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # albumentations takes a second to import, and only training 
 # filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
 # twice as much.
 DECODE_MARGIN = 1.5
+T = TypeVar("T")
 HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 
@@ -54,45 +55,44 @@ def image_shapes(images_BCHW: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
 
 
+def each_tensor(batch: T, make: Callable[[Tensor], Tensor]) -> T:
+    """Return a dataclass with other tensors."""
+    made: dict[str, Any] = {k: make(v) for k, v in vars(batch).items() if torch.is_tensor(v)}
+    return replace(batch, **made)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
 class Batch:
-    """One process's part of a global batch, or a micro-batch of it.
+    """One process's part of a global batch, or a micro-batch of it."""
 
-    Attributes:
-        label_B: class ids, on the CPU: losses need their values, and would wait for the device.
-        row_B: row numbers in the stage's training table, on the CPU.
-        shapes_B3: `image_shape` of the original images.
-        images_BCHW: network input; uint8 and not normalised when it comes from a loader's worker.
-        feat_BF: features of a frozen backbone, in place of images.
-        teacher_BT: precomputed teacher features of the images, concatenated.
-        generic_GCHW: generic images on which the backbone's features are preserved; G may be 0.
-        generic_weight: weight of this micro-batch's mean over generic images. With it, the mean
-            weighted by images per micro-batch equals the mean over all generic images.
-        pieces: micro-batches that networks see at a time, where the loss sees the whole batch.
-    """
-
-    label_B: Tensor
-    row_B: Tensor
-    shapes_B3: Tensor | None = None
-    images_BCHW: Tensor | None = None
-    feat_BF: Tensor | None = None
-    teacher_BT: Tensor | None = None
+    label_B: (
+        Tensor  # class ids, on the CPU: losses need their values, and would wait for the device
+    )
+    row_B: Tensor  # row numbers in the stage's training table, on the CPU
+    shapes_B3: Tensor | None = None  # `image_shape` of the original images
+    images_BCHW: Tensor | None = None  # uint8 and not normalised from a loader's worker
+    feat_BF: Tensor | None = None  # features of a frozen backbone, in place of images
+    teacher_BT: Tensor | None = None  # precomputed teacher features of the images, concatenated
     captions: Sequence[str] | None = None
-    generic_GCHW: Tensor | None = None
+    generic_GCHW: Tensor | None = None  # on which the backbone's features are preserved; G may be 0
+    # Of this micro-batch's mean over generic images. With it, the mean weighted by images per micro-batch
+    # equals the mean over all generic images.
     generic_weight: float = 1.0
-    pieces: int = 1
+    pieces: int = (
+        1  # micro-batches that networks see at a time, where the loss sees the whole batch
+    )
 
     def __len__(self) -> int:
         return len(self.label_B)
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on the device, other than labels and rows."""
-        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        moved = each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
         return replace(moved, label_B=self.label_B, row_B=self.row_B)
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; DataLoader calls this."""
-        return self._each(Tensor.pin_memory)
+        return each_tensor(self, Tensor.pin_memory)
 
     def normalised(self, preprocess: Preprocess) -> Batch:
         """Return the batch with uint8 images normalised to network input."""
@@ -117,10 +117,6 @@ class Batch:
                 share = len(piece.generic_GCHW) / len(self.generic_GCHW)
                 piece = replace(piece, generic_weight=share * len(self) / len(piece))
             yield piece
-
-    def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
-        made: dict[str, Any] = {k: make(v) for k, v in vars(self).items() if torch.is_tensor(v)}
-        return replace(self, **made)
 
 
 def collated(samples: Sequence[dict[str, Any]]) -> Batch:
@@ -148,6 +144,8 @@ class TrainDataset(Dataset):
         seed: integers unique to this stage's views.
     """
 
+    generic: TrainDataset | None = None  # of `add_generic`: its row n is row -1 - n here
+
     def __init__(
         self,
         rows: pd.DataFrame,
@@ -169,10 +167,14 @@ class TrainDataset(Dataset):
 
     def files_of(self, keys: Sequence[tuple[int, int, int]]) -> list[str]:
         """Return the files of samples, so that a loader can fetch them all at once."""
-        return [f"{self.root}/{self.paths[row]}" for _, _, row in keys]
+        files = [f"{self.root}/{self.paths[row]}" for _, _, row in keys if row >= 0]
+        generic = [(step, position, ~row) for step, position, row in keys if row < 0]
+        return files + self.generic.files_of(generic) if self.generic else files
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
         step, position, row = key
+        if row < 0 and self.generic:
+            return {"generic": self.generic[step, position, ~row]["image"]}
         drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(3).tolist()
         view_CHW, size = self._view(row, drawn[0], drawn[1])
         if self.augment.config.mixup:
@@ -284,10 +286,7 @@ def as_batch(image_HWC: np.ndarray) -> Tensor:
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
-    """Return the training rows, optionally of the named domains only.
-
-    Raises UserError for an unknown domain and for rows with several labels.
-    """
+    """Return the training rows, optionally of the named domains only. Raises UserError."""
     rows = manifest.split("train")
     several = rows["label"].str.contains("|", regex=False)
     if several.any():
@@ -336,13 +335,9 @@ def classes_of(rows: pd.DataFrame) -> Classes:
     class_N, labels = StringColumn(rows["label"]).encoded()
     newest_N = np.maximum.accumulate(class_N)
     first_C = np.append(0, np.flatnonzero(newest_N[1:] > newest_N[:-1]) + 1)
-    domains, sizes = rows["domain"].iloc[first_C].tolist(), np.bincount(class_N).tolist()
     order = sorted(range(len(labels)), key=labels.__getitem__)
-    return Classes(
-        [labels[number] for number in order],
-        [sizes[number] for number in order],
-        [domains[number] for number in order],
-    )
+    domains = rows["domain"].iloc[first_C[order]].tolist()
+    return Classes(sorted(labels), np.bincount(class_N)[order].tolist(), domains)
 
 
 def rows_hash(stages: Sequence[pd.DataFrame]) -> str:

@@ -150,10 +150,7 @@ def open_as_host(path: str | Path) -> Image.Image:
     return _decode(path, _as_host)
 
 
-DECODERS: dict[Decode, Callable[[str | Path], Image.Image]] = {
-    "seen": open_as_seen,
-    "host": open_as_host,
-}
+DECODERS = {"seen": open_as_seen, "host": open_as_host}
 
 
 def size_as(decode: Decode, path: str | Path) -> tuple[int, int]:
@@ -191,7 +188,7 @@ def max_pixels() -> float:
 def with_retries(open_image: Callable[[], T]) -> T:
     """Return `open_image()`, retried with a printed line if the operating system cannot read the file.
 
-    Raises its UserError: at once if the file was read and is bad, else after the last try.
+    Raises UserError at once if the file was read and is bad, else after the last try.
     """
     for wait_s in WAITS_S:
         try:
@@ -354,10 +351,10 @@ def _difference(image: Image.Image) -> str:
         return "EXIF turn"
     if image.mode.startswith("I"):
         return "16 bits"
-    if image.has_transparency_data:
-        least, _ = image.convert("RGBA").getchannel("A").getextrema()
-        return "transparency" if least != 255 else ""
-    return ""
+    if not image.has_transparency_data:
+        return ""
+    least, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return "transparency" if least != 255 else ""
 
 
 def _seen_size(image: Image.Image) -> tuple[int, int]:

@@ -281,10 +281,7 @@ class FileEmbeddings:
             self._compute.remote = Remote(there, items, self.dataset.differs_N.__setitem__)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
-        """Compute the missing rows of part n of m, and return their positions.
-
-        Raises UserError if an image cannot be decoded, or the store cannot be written.
-        """
+        """Compute the missing rows of part n of m, and return their positions. Raises UserError."""
         return fill(
             self.store, self.states, self._compute, part=part, without=self.without, title=title
         )

@@ -20,7 +20,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing
-from guie.data.shards.storage import as_path, delete, listed, put, read_object, shown, url_of
+from guie.data.shards.storage import as_path, listed, put, read_object, request, shown, url_of
 from guie.rows.states import KEY, States
 
 RECIPE, PARTS = "recipe.json", "parts.json"
@@ -119,10 +119,7 @@ class Store:
         self._write(PARTS, json.dumps(known, indent=1).encode())
 
     def add(self, states: States, rows: Any) -> None:
-        """Write one block: (N, D) numbers, or a table of records.
-
-        Raises UserError if it cannot be written, or a number overflows the dtype.
-        """
+        """Write one block: (N, D) numbers, or a table of records. Raises UserError, also for an overflow."""
         if not len(states):
             return
         if self.dtype is None:
@@ -250,7 +247,7 @@ class Store:
     def _delete(self, name: str) -> None:
         self._copy(name).unlink(missing_ok=True)
         if self.url:
-            delete(f"{self.url}/{name}")
+            request(f"{self.url}/{name}", "rm_file", optional=True)
 
 
 class Writer(ThreadPoolExecutor):

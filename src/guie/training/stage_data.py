@@ -26,7 +26,7 @@ from guie.data.loader import (
     Prefetcher,
     TeacherFeatures,
     TrainLoader,
-    with_generic,
+    add_generic,
     with_teachers,
 )
 from guie.data.preprocess import Inputs, Preprocess, View
@@ -115,7 +115,7 @@ class StageData:
             return load(self.dataset, images, taught=taught)
         if task.retention and (generic := task.retention.generic):
             assert self.run.generic  # loaded with the config
-            return load(*with_generic(self.dataset, images, self.run.generic, generic.batch_size))
+            add_generic(self.dataset, images, self.run.generic, generic.batch_size)
         return load(self.dataset, images)
 
     def _teacher_features(self, task: Task, images: RankBatches) -> TeacherFeatures | None:

@@ -64,27 +64,21 @@ class Expected:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A public data set: its source, its contents, and the reader of its folder.
+    """A public data set: its source, its contents, and the reader of its folder."""
 
-    Attributes:
-        name: its name in a mix config and in the manifest's column `dataset`.
-        read: (folder, files below it, **options) -> Listing. Opens lists, never images.
-        downloads: URL and digest, `<algorithm>:<hex>`, of each file that its source offers.
-    """
-
-    name: str
+    name: str  # in a mix config, and in the manifest's column `dataset`
     title: str
     domain: str
     folders: Sequence[str]
     markers: Sequence[str]
     homepage: str
-    read: Callable[..., Listing]
+    read: Callable[..., Listing]  # takes folder, files below it, options; opens lists, never images
     expected: Sequence[Expected] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     declares: Mapping[str, DomainDeclaration] = field(default_factory=dict)
     warnings: Sequence[str] = ()
-    downloads: Sequence[Mapping[str, str]] = ()
+    downloads: Sequence[Mapping[str, str]] = ()  # url and digest, `<algorithm>:<hex>`
 
 
 def _dataset(
@@ -138,7 +132,6 @@ def read_dataset(
     """Return manifest rows of a downloaded data set; labels are `<domain>/<dataset>/<class>`.
 
     Args:
-        splits: keep only these; None keeps all.
         domain: replaces the data set's domain; not allowed for a data set of several domains.
         partial: accept an incomplete download with a warning.
         as_train: every image becomes a train image, each once.

@@ -28,13 +28,10 @@ from guie.data.names import IMAGE_SUFFIXES
 
 @dataclass(frozen=True)
 class Listing:
-    """The contents of the data set's own lists, before checking that the images exist.
+    """The contents of the data set's own lists, before checking that the images exist."""
 
-    Columns of `rows`: image_path (relative to the data set's folder), label (the class within the
-    data set; several joined by `|`), split, role; and domain, if a data set has several.
-    `companions` name images and classes like `rows` do: see `guie.data.manifest.companions`.
-    """
-
+    # image_path (relative to the data set's folder), label (the class within the data set; several joined by
+    # `|`), split, role; and domain, if a data set has several. Companions name images and classes alike.
     rows: pd.DataFrame
     warnings: tuple[str, ...] = ()
     companions: Companions = field(default_factory=dict)
@@ -42,52 +39,42 @@ class Listing:
 
 @dataclass(frozen=True)
 class Layout:
-    """The lists of a data set, and how their columns become rows.
+    """The lists of a data set, and how their columns become rows."""
 
-    Attributes:
-        lists: by split, the name of its list, with `*` for several; or the names that it may have.
-        optional: splits whose list may be absent.
-        form: a table with a header; words, separated by spaces; pairs, split at the first separator;
-            variables of a MATLAB file.
-        images: columns with an image each, and its role outside train. A row becomes one for each image.
-        join: a second list, and its columns.
-        replace: by column, a regular expression and its replacement.
-        parse: by column, a regular expression, whose named groups are further columns.
-        numbers: columns of whole numbers. `number` counts the rows from 1.
-        unique: columns that identify a row within its split; the first of equal ones stays.
-        path, label: format strings of columns.
-        prefixes: folders that the path may be in; the one with most images counts.
-        split: of every image. By default that of its list.
-        splits: by column and value, the split and the role.
-        train_half, train_up_to: the column by whose values, in order, the first half, or those up to a
-            value, are train. With an odd number of values, train has one more.
-        domains: by column and value, the domain.
-        several_labels: an image has a row for each of its labels.
-        only_present: leave out rows without an image.
-    """
-
-    label: str
+    label: str  # a format string of columns, like `path`
     path: str = "{path}"
+    # By split, the name of its list, with `*` for several; or the names that it may have
     lists: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    optional: Sequence[str] = ()
+    optional: Sequence[str] = ()  # splits whose list may be absent
+    # A table with a header; words, separated by spaces; pairs, split at the first separator; variables of a
+    # MATLAB file
     form: Literal["table", "words", "pairs", "mat"] = "table"
     columns: Sequence[str] = ()
     separator: str = ","
     skip: int = 0
+    # Columns with an image each, and its role outside train; a row becomes one for each image
     images: Mapping[str, str] = field(default_factory=dict)
-    join: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    join: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # a second list, and its columns
+    # By column, a regular expression: and its replacement, or its named groups are further columns
     replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     parse: Mapping[str, str] = field(default_factory=dict)
-    numbers: Sequence[str] = ()
-    unique: Sequence[str] = ()
-    prefixes: Sequence[str] = ("",)
-    split: str | None = None
+    numbers: Sequence[str] = ()  # columns of whole numbers; `number` counts the rows from 1
+    unique: Sequence[str] = ()  # columns that identify a row within its split; the first one stays
+    prefixes: Sequence[str] = (
+        "",
+    )  # folders that the path may be in; the one with most images counts
+    split: str | None = None  # of every image; by default that of its list
+    # By column and value, the split and the role
     splits: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    # The column by whose values, in order, the first half, or those up to a value, are train. With an odd
+    # number of values, train has one more.
     train_half: str | None = None
     train_up_to: Mapping[str, int] = field(default_factory=dict)
-    domains: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    several_labels: bool = False
-    only_present: bool = False
+    domains: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by column and value
+    several_labels: bool = False  # an image has a row for each of its labels
+    only_present: bool = False  # leave out rows without an image
 
 
 def read_lists(folder: Path, files: frozenset[str], layout: Layout, **options: Any) -> Listing:

@@ -63,10 +63,7 @@ class Manifest:
         return rows
 
     def without(self, domains: Collection[str]) -> Manifest:
-        """Return the manifest without these domains, in every split.
-
-        Raises UserError for an unknown domain, and if no domain would remain.
-        """
+        """Return the manifest without these domains, in every split. Raises UserError."""
         if not domains:
             return self
         known = set(self.table["domain"].unique())
@@ -138,10 +135,9 @@ def _checked(path: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
         if more := len(faults) - len(lines):
             lines.append(f"{path}: and {more:,} more faults")
         raise UserError("\n".join(lines))
-    table = rows.table
+    table, unusual = rows.table, []
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
-    unusual = []
     for found in notes(rows.table):
         unusual += [f"{at(rows.places[row])}: warning: {what}" for row, what in found[:NOTED]]
         if len(found) > NOTED:

@@ -119,15 +119,11 @@ class _Dealt:
         return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
 
     def _decide(self, share_D: np.ndarray) -> None:
-        """Split the units of the next period."""
         quota_D, self.owed_D = apportion(share_D, self.steps * self.units, self.owed_D)
         self.given_PD.append(self.given_PD[-1] + quota_D)
 
     def _deal(self, period: int) -> np.ndarray:
-        """Deal units to the steps in turn, domain by domain, and shuffle the steps.
-
-        Returns: (S + 1, D), the units of each domain before each step.
-        """
+        """Deal units to the steps in turn, domain by domain; return those before each step, (S + 1, D)."""
         quota_D = self.given_PD[period + 1] - self.given_PD[period]
         end_D = np.cumsum(quota_D)
         step_S1 = np.arange(self.steps)[:, None]

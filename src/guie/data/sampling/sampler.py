@@ -34,6 +34,8 @@ class RankBatches:
         paths: image path of each row, for fixed views.
     """
 
+    generic: RankBatches | None = None  # of `add_generic`: row n of it is row -1 - n here
+
     def __init__(
         self,
         sampler: Sampler,
@@ -57,13 +59,15 @@ class RankBatches:
             yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        generic = iter(self.generic or ())
         for step, (visits_B, rows_B) in zip(self.steps, self.draws(), strict=True):
             rows = rows_B.tolist()
             if self.views:
                 views = (visits_B % self.views).tolist()
                 yield [(v, key(self.paths[row]), row) for v, row in zip(views, rows, strict=True)]
-            else:
-                yield [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows)]
+                continue
+            keys = [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows)]
+            yield keys + [(s, place, ~row) for s, place, row in next(generic, ())]
 
 
 class Sampler:

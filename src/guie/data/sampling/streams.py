@@ -77,12 +77,11 @@ def merged(pools: Sequence[Pool]) -> Pool:
     rows = np.concatenate([pool.rows for pool in pools])
     order = np.argsort(rows)
 
-    def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        given = [part for part in parts if part is not None]  # all or none
-        return np.concatenate(given)[order] if given else None
+    def joined(column: str) -> np.ndarray | None:
+        parts = [getattr(pool, column) for pool in pools]  # all or none
+        return None if parts[0] is None else np.concatenate(parts)[order]
 
-    classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
-    return Pool("all", rows[order], joined(classes), joined(weights))
+    return Pool("all", rows[order], joined("classes"), joined("weights"))
 
 
 def _without_rare(pool: Pool, images_per_class: int) -> Pool:
@@ -169,15 +168,13 @@ class WeightedStream:
         """Draw as `Stream` does; draws in earlier passes are counted by their expected number."""
         passes, slots = self.walk.take(start, count)
         numbers, which = np.unique(passes, return_inverse=True)
-        offset = np.array([self._offset(number) for number in numbers])[which]
+        seeds = [[*self.seed, key("offset"), number] for number in numbers.tolist()]
+        offset = np.array([np.random.default_rng(seed).random() for seed in seeds])[which]
         picked = np.searchsorted(self.end, slots + offset, side="right")
         picked = np.minimum(picked, len(self.rows) - 1)  # rounding may end short of n
         first = np.ceil(self.end[picked] - self.expected[picked] - offset)
         earlier = np.rint(passes * self.expected[picked])
         return (earlier + slots - first).astype(np.int64), self.rows[picked]
-
-    def _offset(self, number: int) -> float:
-        return np.random.default_rng([*self.seed, key("offset"), int(number)]).random()
 
 
 class ClassStream:
@@ -187,10 +184,7 @@ class ClassStream:
     distinct. They repeat if a domain has fewer classes, or a class fewer images. Both are a `Walk`:
     classes in groups of P, and the images of a class in groups of K. So both occur equally often.
 
-    Args:
-        class_of_row: as numbers.
-        classes: P, tuples per batch.
-        images: K, images per tuple.
+    There are P `classes` a batch and K `images` a tuple.
     """
 
     def __init__(
@@ -226,11 +220,7 @@ class ShardStream:
     """Rows in endless passes, every row once before any row twice, from a few shards at a time.
 
     A pass takes the shards in random order and forms windows of so many shards; the last may have fewer.
-    The rows of a window are shuffled together.
-
-    Args:
-        shard_of_row: as numbers from 0 on; none is left out.
-        window: shards whose rows are shuffled together.
+    The rows of a window are shuffled together. Shards are numbers from 0 on; none is left out.
     """
 
     def __init__(self, shard_of_row: np.ndarray, window: int, seed: Sequence[int]):

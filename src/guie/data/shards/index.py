@@ -57,7 +57,6 @@ ROWS = 1_000_000  # a row group
 PARTS, LOCK = ".guie-parts", "lock"
 OWN = ("*.tar*.parquet", "plan.json", ".*.tmp.*", LOCK)
 REMEDY = "write the index again: curate.py --shards or --index-shards"
-PARQUET_END = b"PAR1"
 ABOUT = b"guie.about"  # key of the metadata of a table in the cache
 # Companion files of an index in object storage; any manifest has the same
 COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
@@ -140,10 +139,8 @@ def claimed(folder: Path) -> Iterator[Path]:
 class Places:
     """Where each image of an index is: arrays sorted by the hash of the image_path, mapped from disk.
 
-    Two names with one hash are refused when the arrays are made, by `_places_of`.
-
-    Attributes: `hash_N`, `content_N` uint64; `offset_N`, `size_N` int64; `shard_N` int32, a position in
-    `shards`; `version_N` int32, a position in `versions`.
+    Two names with one hash are refused when the arrays are made. `hash_N` and `content_N` are uint64,
+    `offset_N` and `size_N` int64, `shard_N` and `version_N` int32: positions in `shards` and `versions`.
     """
 
     def __init__(self, index: str, rows: pa.Table):
@@ -279,8 +276,9 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     _copy_companions(url, file)
     if not file.is_file():
         data = read_object(url)
-        # This error names the object; its readers would name the copy
-        if not data.endswith(PARQUET_END):
+        if not data.endswith(
+            b"PAR1"
+        ):  # this error names the object; its readers would name the copy
             raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
         with replacing(file) as temporary:
             temporary.write_bytes(data)
@@ -300,12 +298,11 @@ def _copy_companions(url: str, file: Path) -> None:
         found[suffix] = version_of(source, optional=True)
         if copy.is_file() and found[suffix] == known.get(suffix):
             continue
-        data = read_object(source) if found[suffix] else None
-        if data is None:
-            copy.unlink(missing_ok=True)
-        else:
+        if found[suffix]:
             with replacing(copy) as temporary:
-                temporary.write_bytes(data)
+                temporary.write_bytes(read_object(source))
+        else:
+            copy.unlink(missing_ok=True)
     if found != known:
         write_json(note, found)
 

@@ -94,7 +94,7 @@ def read_range(place: Range) -> bytes:
     if url := url_of(place.shard):
         data = _AHEAD.pop((url, place.offset), None) or _cached(url, place)
         if data is None:
-            data = _request(url, "cat_file", start=place.offset, end=end)
+            data = request(url, "cat_file", start=place.offset, end=end)
             _keep(url, place, data)
     else:
         data = _local_range(place)
@@ -115,10 +115,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
     """Fetch what is not cached, all at the same time, for `read_range` and `read_object` to take.
 
     Neighbours in a shard are fetched by one request. Ranges on disk are ignored, and what fails is left to
-    these two, which try again and say why.
-
-    Args:
-        objects: URLs in one bucket.
+    these two, which try again and say why. `objects` are URLs in one bucket.
     """
     _AHEAD.clear()
     wanted = defaultdict(list)  # by scheme
@@ -159,7 +156,7 @@ def _fetch_ranges(wanted: Sequence[tuple[str, Range]]) -> None:
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
     if url := url_of(folder):
-        entries = _request(url, "ls", detail=True)
+        entries = request(url, "ls", detail=True)
         found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
         return {name: int(found[name]) for name in shards if found.get(name)}
 
@@ -178,7 +175,7 @@ def version_of(url: str, optional: bool = False) -> str:
 
     Raises UserError.
     """
-    found = _request(url, "info", optional=optional)
+    found = request(url, "info", optional=optional)
     return _version(found) if found else ""
 
 
@@ -190,10 +187,10 @@ def _version(about: dict[str, Any]) -> str:
 def objects_below(folder: str) -> dict[str, tuple[int, int]]:
     """Return the size in bytes, and a number that changes with the content, of each object by its URL.
 
-    None if there is no such folder. Raises UserError.
+    Raises UserError, but not if there is no such folder.
     """
     scheme = folder.partition(":")[0]
-    found = _request(folder, "find", optional=True, detail=True) or {}
+    found = request(folder, "find", optional=True, detail=True) or {}
     return {
         f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
         for name, about in found.items()
@@ -203,31 +200,23 @@ def objects_below(folder: str) -> dict[str, tuple[int, int]]:
 def read_object(url: str, **part: Any) -> bytes:
     """Return an object, or its bytes from `start` to `end`. Raises UserError."""
     ahead = None if part else _AHEAD.pop((url, WHOLE), None)
-    return ahead or _request(url, "cat_file", **part)
+    return ahead or request(url, "cat_file", **part)
 
 
 def listed(folder: str) -> list[str]:
     """Return the names of the objects in a folder, if there is one. Raises UserError."""
-    names = _request(folder, "ls", optional=True, detail=False) or ()
+    names = request(folder, "ls", optional=True, detail=False) or ()
     return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _request(url, "pipe_file", content)
-
-
-def delete(url: str) -> None:
-    """Delete an object, if it is there. Raises UserError."""
-    _request(url, "rm_file", optional=True)
+    request(url, "pipe_file", content)
 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield the local path to write a result to; files next to it in the end go to its bucket, if any.
-
-    Raises UserError.
-    """
+    """Yield the local path to write a result to; files next to it go to its bucket. Raises UserError."""
     url = url_of(path)
     if url is None:
         yield path
@@ -247,7 +236,7 @@ def copied(path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="guie-") as folder:
         file = Path(folder) / path.name
-        _request(url, "get_file", str(file))
+        request(url, "get_file", str(file))
         yield file
 
 
@@ -272,7 +261,7 @@ def _filesystem(url: str) -> Any:
     """Return fsspec's file system for a URL; it keeps one a process and thread."""
     scheme = url.partition(":")[0]
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
-    if scheme == "gs":  # it logs tracebacks of what `_request` says in a line
+    if scheme == "gs":  # it logs tracebacks of what `request` says in a line
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     open_scheme = partial(optional_module("fsspec", f"{scheme}://", "storage").filesystem, scheme)
     if scheme != "s3":
@@ -285,7 +274,7 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+def request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
     """Call a method of the file system of `url`, retried with a printed line.
 
     Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
