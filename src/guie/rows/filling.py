@@ -26,10 +26,9 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from guie.base.arguments import ENGINE, whole_number
 from guie.base.errors import UserError, optional_module
 from guie.base.network import ANSWER_S, answered
-from guie.base.processes import children_block_sigterm, follow_parent
+from guie.base.processes import ENGINE, children_block_sigterm, follow_parent
 from guie.rows.states import States
 from guie.rows.store import Store, Writer
 
@@ -289,12 +288,12 @@ def connect(ray: Any) -> None:
     """Connect to the cluster of RAY_ADDRESS, or start one here. Raises UserError."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host and whole_number(port) is not None:
+    if host and port.isdecimal():
         # Ray itself tries for minutes, without a word
         try:
             server = host.strip("[]"), int(port)
             answered(partial(socket.create_connection, server, ANSWER_S)).close()
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError) as error:
             remedy = "run `ray start --head` there, correct the address, or unset RAY_ADDRESS"
             raise UserError(f"RAY_ADDRESS {address}: no Ray answers ({error}); {remedy}") from None
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from guie.base.arguments import CHECK_CONTENT
 from guie.base.errors import UserError, why_unreadable
+from guie.base.processes import CHECK_CONTENT
 from guie.data.shards.opening import states_in_shards
 from guie.data.shards.storage import content_hash, shown, url_of
 

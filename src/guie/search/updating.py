@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 from accelerate import Accelerator
 from lancedb.index import BTree, IvfFlat
 
-from guie.base.arguments import CHECK_CONTENT
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.processes import loader_count
+from guie.base.processes import CHECK_CONTENT, loader_count
 from guie.data.regions import regions_of
 from guie.data.shards.storage import shown
 from guie.evaluation.knn import unit_vectors
