@@ -290,10 +290,9 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     rows = manifest.split("train")
     several = rows["label"].str.contains("|", regex=False)
     if several.any():
-        raise UserError(
-            f"{manifest.path}: {int(several.sum())} training images have several labels, first"
-            f" {rows.loc[several, 'image_path'].iloc[0]}; training needs one label per image"
-        )
+        first = rows.loc[several, "image_path"].iloc[0]
+        fault = f"{several.sum()} training images have several labels, first {first}"
+        raise UserError(f"{manifest.path}: {fault}; training needs one label per image")
     if domains is None:
         return rows
     known = sorted(rows["domain"].unique())

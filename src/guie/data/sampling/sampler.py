@@ -184,10 +184,9 @@ def _plan(
 def _shard_numbers(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> np.ndarray:
     """Return a number for the shard of each row. Raises UserError without shards, or with weights."""
     if shard_of_row is None:
+        fault = "needs an index of shards as data.manifest"
         remedy = "write one by curate.py --shards, or choose another sampler"
-        raise UserError(
-            f"stages: sampler: shards needs an index of shards as data.manifest; {remedy}"
-        )
+        raise UserError(f"stages: sampler: shards {fault}; {remedy}")
     if weight_of_row is not None:
         fault = "draws all images equally often, but the manifest has a weight column"
         raise UserError(f"stages: sampler: shards {fault}; choose another sampler")

@@ -178,11 +178,11 @@ class Places:
         wrong = [shard for shard in self.shards if found.get(shard.name) != shard.size]
         if wrong:
             first, size = wrong[0], found.get(wrong[0].name)
-            fault = "missing" if size is None else f"{size:,} bytes long"
+            is_now = "missing" if size is None else f"{size:,} bytes long"
+            fault = f"{first.name} is {is_now}, and the index was written for one of {first.size:,} bytes"
             count = f"{len(wrong):,} of {len(self.shards):,} shards differ"
             raise UserError(
-                f"{shown(self.index)}: {first.name} is {fault}, and the index was written for one of"
-                f" {first.size:,} bytes ({count}); copy the shards that belong to it"
+                f"{shown(self.index)}: {fault} ({count}); copy the shards that belong to it"
             )
         self.checked = True
 
