@@ -65,16 +65,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def index_shards(args: argparse.Namespace) -> None:
     """Write the index of existing tars."""
     from guie.curation.indexing import DROPPED, index_tars
-    from guie.data.shards import address
+    from guie.data.shards import storage
 
     done = index_tars(args.index_shards, args.domain, args.split, args.workers)
-    print(f"{done.images:,} images in {done.shards:,} shards -> {address.shown(done.path)}")
+    print(f"{done.images:,} images in {done.shards:,} shards -> {storage.shown(done.path)}")
     reasons = done.dropped.groupby("reason")["image_path"].agg(["first", "size"])
     for row in reasons.sort_values("size", ascending=False).head(NAMED).itertuples():
         more = f" (and {row.size - 1:,} more)" if row.size > 1 else ""
         print(f"left out: {shown(row.first)}: {row.Index}{more}")
     if len(done.dropped):
-        listed = address.shown(done.path.with_name(DROPPED))
+        listed = storage.shown(done.path.with_name(DROPPED))
         print(f"{len(done.dropped):,} members left out, listed in {listed}")
 
 

@@ -32,7 +32,7 @@ from guie.base import arguments
 from guie.base.errors import UserError, run
 from guie.base.files import refuse_missing, refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
-from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.storage import as_path, shown, url_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.base.slow_bf16 import float32_products
     from guie.data.shards.storage import written
     from guie.evaluation.opened import embed_texts, embedding_precision
-    from guie.rows.readable import differing, readable
+    from guie.rows.checks import differing, readable
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     precision = embedding_precision(args.model, args.precision)
@@ -195,7 +195,7 @@ def open_job(
             manifest.root,
             paths,
             boxes,
-            manifest.open_image,
+            manifest.sidecar.decode,
             without=np.flatnonzero(np.isin(paths, [*bad])),
             opens=reopen,
             batch_size=opened.batch_size,

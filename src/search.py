@@ -34,8 +34,8 @@ from guie.base import arguments, errors
 from guie.base.arguments import METHODS
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing, refuse_replacing, replacing, shown, write_text
-from guie.data.shards.address import as_path, url_of
-from guie.data.shards.address import shown as named
+from guie.data.shards.storage import as_path, url_of
+from guie.data.shards.storage import shown as named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,14 +226,14 @@ def _name_left_out(skipped: Mapping[str, int], bad: pd.DataFrame, dropped: Path)
         print(f"left out: {count:,} files, {reason}")
     for row in bad.head(NAMED).itertuples():
         print(f"left out: {shown(str(row.image_path))}: {row.reason}")
-    from guie.data.shards.storage import delete, written
+    from guie.data.shards.storage import request, written
 
     if len(bad):
         with written(dropped) as local, replacing(local) as temporary:
             bad[DROPPED].to_csv(temporary, index=False)
         print(f"left out: {len(bad):,} images, listed in {named(dropped)}")
     elif url := url_of(dropped):
-        delete(url)
+        request(url, "rm_file", optional=True)
     else:
         dropped.unlink(missing_ok=True)
 

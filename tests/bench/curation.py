@@ -49,7 +49,8 @@ from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import close_pairs
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
-from guie.rows.checks import FINGERPRINTS, Checks, decode, fingerprint, pixel_digest
+from guie.rows.checks import Checks
+from guie.rows.fingerprints import FINGERPRINTS, fingerprint, pixel_digest
 
 DOMAINS = ("landmarks", "nature", "food", "products", "art", "retail", "clothes", "cars")
 ROWS, CLASSES = 2_830_000, 316_446  # of UnED
@@ -141,14 +142,13 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
         for file in files:  # a list would keep the pictures in new memory, which is slow
             Image.open(file).convert("RGB")
 
-    def hashed(path: Path) -> Image.Image:
-        image = open_as_seen(path)
-        pixel_digest(image)
-        return image
-
-    def check(open_image, look) -> None:
+    def hashed() -> None:
         for name in names:
-            look(str(folder), open_image, name)
+            pixel_digest(open_as_seen(folder / name))
+
+    def everything() -> None:
+        for name in names:
+            fingerprint(str(folder), "seen", name)
 
     def from_cache() -> None:
         checks = Checks(FINGERPRINTS, folder, names)
@@ -161,8 +161,8 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
 
     ways = {
         "plain decoding": plain,
-        "decode check with pixel hash": lambda: check(hashed, decode),
-        "all that cleaning compares": lambda: check(open_as_seen, fingerprint),
+        "decoding with pixel hash": hashed,
+        "all that cleaning compares": everything,
         "the same, cached": first,
         "from the cache": from_cache,
     }

@@ -102,7 +102,7 @@ def sampled(table: pd.DataFrame) -> pd.DataFrame:
 
 def embed(accelerator, opened, paths: list[str], region: Region) -> np.ndarray:
     """(T, D), unit vectors of one region of each image."""
-    dataset = EvalDataset(paths, opened.preprocess, [region] * len(paths), open_as_seen)
+    dataset = EvalDataset(paths, opened.preprocess, [region] * len(paths))
     emb_TD = embed_dataset(accelerator, opened.embedder, dataset, batch_size=64, workers=1)
     return unit_vectors(emb_TD, np.array(paths))
 

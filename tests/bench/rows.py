@@ -42,7 +42,7 @@ from guie.data.manifest import load_manifest
 from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
-from guie.rows.readable import readable
+from guie.rows.checks import readable
 from guie.rows.states import States
 from guie.rows.store import Store
 

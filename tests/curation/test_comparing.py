@@ -23,7 +23,7 @@ from guie.rows.comparison import (
     overlap,
     working,
 )
-from guie.rows.hashes import hash_bytes, perceptual_hashes
+from guie.rows.fingerprints import hash_bytes, perceptual_hashes
 
 ODD = [(1, 1), (1, 400), (300, 2), (17, 900), (3000, 2000)]
 

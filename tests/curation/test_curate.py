@@ -11,8 +11,7 @@ from PIL import Image
 import curate
 from guie.config.loading import real_root
 from guie.data.manifest import load_manifest
-from guie.rows.checks import Checks
-from guie.rows.readable import find_unreadable
+from guie.rows.checks import Checks, find_unreadable
 
 
 def test_mix_and_summary_of_a_folder(place, capsys):

@@ -13,7 +13,7 @@ from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.duplicates import limits as kinds
 from guie.curation.duplicates.limits import APART, CROSS, UNLIKE, Grade, fit_tail, graded, limits
 from guie.curation.duplicates.links import find_links
-from guie.rows.hashes import Hashes
+from guie.rows.fingerprints import Hashes
 
 
 def thinning(count: int, exponent: float, seed: int = 0) -> np.ndarray:

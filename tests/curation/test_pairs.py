@@ -11,7 +11,7 @@ import pytest
 
 from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import NEAREST, close_pairs, near_hashes, word_limits
-from guie.rows.hashes import Hashes
+from guie.rows.fingerprints import Hashes
 
 # Of 64 bits, as NearConfig.distance_max; tables of 0 to 2 and 18 to 20 bits are the smallest and largest
 RADII = [0, 1, 2, 3, 7, 10, 12, 20]

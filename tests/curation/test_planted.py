@@ -22,8 +22,9 @@ from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
 from guie.curation.findings import stops
 from guie.data.images import open_as_seen
-from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
+from guie.rows.checks import Checks
 from guie.rows.comparison import compressed, cut
+from guie.rows.fingerprints import FINGERPRINTS, thumbnails
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

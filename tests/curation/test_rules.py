@@ -17,7 +17,7 @@ from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import NEAR, Links, find_links
 from guie.curation.duplicates.rules import disjoint, find_conflicts, find_duplicates, find_leaks
 from guie.curation.findings import COLUMNS, SHOWN, dropped, findings, stops, too_many
-from guie.rows.hashes import Hashes
+from guie.rows.fingerprints import Hashes
 
 BOTH = {"exact": "drop", "near": "drop"}
 

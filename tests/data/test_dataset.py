@@ -18,7 +18,7 @@ from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
 from guie.data.images import open_as_seen, open_part
-from guie.data.loader import TrainLoader, eval_loader, load_generic, with_generic
+from guie.data.loader import TrainLoader, add_generic, eval_loader, load_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
@@ -250,7 +250,8 @@ def greys(images: torch.Tensor) -> list[int]:
 
 
 def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> list[Batch]:
-    both = with_generic(*stage(train, **where), generic, batch_size=2)
+    both = stage(train, **where)
+    add_generic(*both, generic, batch_size=2)
     return list(TrainLoader(*both, workers))
 
 
@@ -291,7 +292,7 @@ def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manif
 
 def test_refusals(train: Manifest, generic: Manifest, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="retention.generic.batch_size 3 cannot be shared by 2"):
-        with_generic(*stage(train, ranks=2), generic, batch_size=3)
+        add_generic(*stage(train, ranks=2), generic, batch_size=3)
     config = GenericImagesConfig(manifest=str(draw(tmp_path, [1])), split="val")
     with pytest.raises(UserError, match="no rows of split 'val'; it has: train"):
         load_generic(config)

@@ -22,8 +22,7 @@ from guie.base.errors import UserError
 from guie.data.datasets import read_folder
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import load_manifest
-from guie.rows.checks import VERIFY, Checks
-from guie.rows.readable import drop_unusable
+from guie.rows.checks import VERIFY, Checks, drop_unusable
 
 # What expected.csv of the real folder allows, by how its text begins; see `allowed`.
 ALLOWED = [

@@ -34,8 +34,7 @@ from guie.data.images import (
 )
 from guie.data.loader import eval_loader
 from guie.data.manifest.companions import Box
-from guie.rows.checks import VERIFY
-from guie.rows.readable import find_unreadable
+from guie.rows.checks import VERIFY, find_unreadable
 from scorer.embedding import decode as decode_of_scorer
 
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
@@ -130,7 +129,7 @@ def same_everywhere(path: Path, decode: str) -> None:
     expected = np.asarray(DECODERS[decode](path))
     part, size = open_part(path, whole, lambda *_: False, decode)
     assert np.array_equal(part, expected) and size == expected.shape[:2]
-    embedded = EvalDataset([path], preprocess(), open_image=DECODERS[decode])
+    embedded = EvalDataset([path], preprocess(), decode=decode)
     assert np.array_equal(embedded.pixels(0), expected)
 
 
@@ -142,7 +141,7 @@ def test_training_has_the_pixels_of_embedding(folder: Path, name: str, decode: s
     augment = Augment(NO_AUGMENT)
     given = (pd.DataFrame(row), ["l"], folder, augment, preprocess(), (0,), decode)
     trained = preprocess().normalised(TrainDataset(*given)[(0, 0, 0)]["image"][None])[0]
-    scored, _ = EvalDataset([folder / name], preprocess(), open_image=DECODERS[decode])[0]
+    scored, _ = EvalDataset([folder / name], preprocess(), decode=decode)[0]
     assert ((trained - scored).abs() * preprocess().std[0]).mean() < 0.6
 
 
@@ -186,7 +185,7 @@ def test_those_that_differ_are_counted_once(folder: Path, capsys) -> None:
     found = Counter(kind for kind, *_ in KINDS.values())
     assert f"{len(KINDS) - found['']} of {len(KINDS)}" in said
     assert all(f"{kind} {found[kind]}" in said for kind in ("EXIF turn", "16 bits"))
-    find_unreadable(table, folder, 1, open_as_host)
+    find_unreadable(table, folder, 1, "host")
     assert "differently" not in capsys.readouterr().err
     data = EvalDataset([folder / name for name in KINDS], preprocess())
     list(eval_loader(data, [range(n, n + 1) for n in range(len(KINDS))], workers=2))
@@ -274,7 +273,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
     assert np.abs(halved.astype(float) - cut).mean() < 2
     pixels, size = open_part(path, whole, lambda *_: False)
     assert size == (400, 300) and np.array_equal(pixels, np.asarray(seen))
-    assert VERIFY.look(str(tmp_path), open_as_seen, "phone.jpg")[:3] == (300, 400, "")
+    assert VERIFY.look(str(tmp_path), "seen", "phone.jpg")[:3] == (300, 400, "")
     assert open_as_host(path).size == (400, 300)  # as the scorer, whole
 
 

@@ -22,7 +22,6 @@ import embed
 from guie.base.errors import UserError
 from guie.models import open_model
 from guie.models.backbones.open_clip import import_open_clip
-from guie.rows import readable
 from tiny_runs import tiny_run
 
 BOX = (3, 2, 17, 13)
@@ -275,7 +274,7 @@ def test_all_images_are_decoded_only_if_one_is_bad_and_each_part_lists_the_bad_o
     many, tmp_path, monkeypatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(readable, "find_unreadable", None)
+        patched.setattr("guie.rows.checks.find_unreadable", None)
         whole = embedded(many)
     (tmp_path / "1.png").write_bytes(b"no image")
     (tmp_path / "9.png").unlink()

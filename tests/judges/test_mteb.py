@@ -17,7 +17,6 @@ from PIL import ExifTags, Image
 from clustered import clustered, ours, positives
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, Sidecar, load_manifest
 from guie.evaluation.mteb import ManifestTask, RunEncoder
 from guie.models import open_model
@@ -218,7 +217,7 @@ def test_pictures_are_turned_by_their_exif_tag(runs, tmp_path):
     embed = partial(
         embed_files, make_accelerator(), model.embedder, model.preprocess, files, workers=0
     )
-    seen_TD, lying_TD = embed(), embed(open_image=DECODERS["host"])
+    seen_TD, lying_TD = embed(), embed(decode="host")
     for name, seen_D in zip(("0.jpg", "1.jpg"), seen_TD, strict=True):
         np.testing.assert_allclose(encoder.given[name], seen_D, atol=1e-6)
     np.testing.assert_allclose(lying_TD[0], lying_TD[1], atol=1e-6)

@@ -17,7 +17,7 @@ import embed
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
-from guie.data.shards.storage import delete, listed, objects_below, put, whole_object
+from guie.data.shards.storage import listed, objects_below, put, read_object, request
 from guie.rows.filling import OnCores, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -61,7 +61,7 @@ def test_rows_are_kept_in_a_bucket(bucket: str, tmp_path: Path, monkeypatch) -> 
     with pytest.raises(UserError, match=rf"{bucket}/checks/\w+: these 40 .* 2 parts"):
         fill(store, keys(NAMES), compute, part=(0, 3))
     store.remove()
-    assert listed(store.url) == [] and whole_object(f"{bucket}/note.txt") == b"mine"
+    assert listed(store.url) == [] and read_object(f"{bucket}/note.txt") == b"mine"
 
 
 def test_embeddings_are_written_to_a_bucket(
@@ -71,7 +71,7 @@ def test_embeddings_are_written_to_a_bucket(
     words += ["--split", "test", "--workers", "0"]
     embed.main([*words, "--out", f"{bucket}/E.npz"])
     assert f"{bucket}/E.npz: " in capsys.readouterr().out
-    (tmp_path / "fetched.npz").write_bytes(whole_object(f"{bucket}/E.npz"))
+    (tmp_path / "fetched.npz").write_bytes(read_object(f"{bucket}/E.npz"))
     here = np.load(embed.main([*words, "--out", str(tmp_path / "E.npz")]))
     there = np.load(tmp_path / "fetched.npz")
     assert np.array_equal(here["embedding"], there["embedding"])
@@ -108,18 +108,18 @@ def test_class_folders_in_a_bucket_are_curated_and_embedded(
     there = np.load(embed.main([*words, "--workers", "0"]))
     for path in table["image_path"]:
         (tmp_path / "here" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "here" / path).write_bytes(whole_object(f"{bucket}/{path}"))
+        (tmp_path / "here" / path).write_bytes(read_object(f"{bucket}/{path}"))
     words[5:] = [str(tmp_path / "here"), "--out", str(tmp_path / "here.npz"), "--workers", "0"]
     here = np.load(embed.main(words))
     assert np.array_equal(here["embedding"], there["embedding"])
 
     replaced = table["image_path"].iloc[0]
-    put(f"{bucket}/{replaced}", whole_object(f"{bucket}/{table['image_path'].iloc[-1]}"))
+    put(f"{bucket}/{replaced}", read_object(f"{bucket}/{table['image_path'].iloc[-1]}"))
     words[5:] = [bucket, "--out", str(tmp_path / "E.npz"), "--workers", "2"]
     again = np.load(embed.main(words))
     assert " (1 new)" in capsys.readouterr().out.splitlines()[-1]
     np.testing.assert_allclose(again["embedding"][0], there["embedding"][-1], atol=1e-5)
-    delete(f"{bucket}/{replaced}")
+    request(f"{bucket}/{replaced}", "rm_file", optional=True)
     with pytest.raises(UserError, match=rf"{replaced} \(test\): .* no such object"):
         embed.main(words)
 

@@ -19,16 +19,10 @@ from guie.base import arguments
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.rows import filling
-from guie.rows.checks import (
-    FINGERPRINTS,
-    THUMBNAIL,
-    VERIFY,
-    Checks,
-    thumbnail_pixels,
-    thumbnails,
-)
+from guie.rows.checks import THUMBNAIL, VERIFY, Checks
 from guie.rows.comparison import content
 from guie.rows.filling import OnCores
+from guie.rows.fingerprints import FINGERPRINTS, thumbnail_pixels, thumbnails
 
 NAMES = [f"{number}.png" for number in range(5)]
 
@@ -72,7 +66,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def plain(names: list[str], root: Path, check=FINGERPRINTS) -> pd.DataFrame:
     """What the check finds, without a cache and without thumbnails."""
-    found = [check.look(str(root), open_as_seen, name) for name in names]
+    found = [check.look(str(root), "seen", name) for name in names]
     table = pd.DataFrame(found, index=pd.Index(names, dtype=object), columns=list(check.columns))
     return table.drop(columns="thumbnail", errors="ignore")
 
@@ -144,10 +138,10 @@ def test_what_another_version_found_does_not_count(root: Path, looked: list[str]
 
 
 def test_a_stopped_check_keeps_the_blocks_it_has(root: Path, looked, monkeypatch) -> None:
-    def look(folder: str, open_image, path: str):
+    def look(folder: str, decode: str, path: str):
         if path == "3.png":
             raise KeyboardInterrupt
-        return FINGERPRINTS.look(folder, open_image, path)
+        return FINGERPRINTS.look(folder, decode, path)
 
     monkeypatch.setattr(OnCores, "most", 2)
     with pytest.raises(KeyboardInterrupt):

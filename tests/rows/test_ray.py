@@ -18,8 +18,7 @@ from PIL import Image
 import embed
 import search
 from guie.base.errors import UserError
-from guie.rows import launching
-from guie.rows.filling import OnCores, fill
+from guie.rows.filling import OnCores, connect, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
 from guie.search.searcher import open_index
@@ -104,7 +103,7 @@ def test_a_task_that_raises_is_said_in_a_line_and_the_rest_is_kept(
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from guie.rows.filling import OnCores, fill
+from guie.rows.filling import OnCores, connect, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
 
@@ -181,4 +180,4 @@ def test_an_address_where_no_ray_answers_is_named_at_once(
     """Ray itself tries for minutes."""
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UserError, match=f"^RAY_ADDRESS {address}: .* refused.*`ray start --head`"):
-        launching.connect(ray)
+        connect(ray)

@@ -14,10 +14,8 @@ from PIL import Image
 from guie.base.errors import UserError
 from guie.data.images import DECODERS
 from guie.data.manifest import Manifest, load_manifest
-from guie.rows import readable
 from guie.rows import states as asking
-from guie.rows.checks import VERIFY, Checks
-from guie.rows.readable import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.rows.checks import VERIFY, Checks, drop_unreadable, find_unreadable, refuse_unreadable
 
 ROWS = [
     *(f"t/{n}.png,toys/car,toys,train,train" for n in range(4)),
@@ -67,7 +65,7 @@ def opened(monkeypatch) -> list[str]:
 
 
 def find(manifest: Manifest, decode: str = "seen") -> pd.DataFrame:
-    return find_unreadable(manifest.table, manifest.root, 1, DECODERS[decode])
+    return find_unreadable(manifest.table, manifest.root, 1, decode)
 
 
 @pytest.mark.parametrize("decode", ["seen", "host"])
@@ -76,7 +74,7 @@ def test_all_splits_are_decoded_as_the_sidecar_says_and_only_once(manifest, open
     path = manifest.path.with_name("m.sidecar.yaml")
     path.write_text(f"decode: {decode}\n")
     asked = load_manifest(manifest.path)
-    assert asked.open_image is DECODERS[decode]
+    assert asked.sidecar.decode == decode
     find(asked, asked.sidecar.decode)
     assert sorted(opened) == sorted(names)
     opened.clear()
@@ -146,7 +144,7 @@ def spoil(manifest: Manifest, *names: str) -> pd.DataFrame:
 
 
 def test_refusal_lists_files_with_reason_and_remedy_and_counts_the_rest(manifest, monkeypatch):
-    monkeypatch.setattr(readable, "SHOWN", 2)
+    monkeypatch.setattr("guie.rows.checks.SHOWN", 2)
     manifest.file("t/3.png").unlink()
     with pytest.raises(UserError) as caught:
         refuse_unreadable(spoil(manifest, "t/2.png", "v/0.png"), manifest)

@@ -11,7 +11,7 @@ from PIL import Image
 
 import search
 from guie.data.dataset import EvalDataset
-from guie.data.images import open_as_seen
+from guie.data.images import DECODERS, open_as_seen
 from guie.data.regions import GRIDS, Region, regions_of
 from guie.search import Searcher, open_index
 from some_pictures import folder_of, indexed, picture
@@ -94,7 +94,7 @@ def test_an_object_in_a_corner_is_found_there(run: Path, tmp_path: Path) -> None
     assert "left:50.0%;top:50.0%;width:50.0%;height:50.0%" in page.read_text()
 
 
-def test_crops_of_a_file_decode_it_once(tmp_path: Path) -> None:
+def test_crops_of_a_file_decode_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{number}.png" for number in range(2)]
     for number, path in enumerate(paths):
         picture(number, 0).save(path)
@@ -104,9 +104,10 @@ def test_crops_of_a_file_decode_it_once(tmp_path: Path) -> None:
         decoded.append(path)
         return open_as_seen(path)
 
+    monkeypatch.setitem(DECODERS, "seen", opened)
     boxes = [None, *regions_of(COUNT)[1:]] * 2
     files = [path for path in paths for _ in range(COUNT)]
-    data = EvalDataset(files, lambda image_1CHW: image_1CHW, boxes, opened)
+    data = EvalDataset(files, lambda image_1CHW: image_1CHW, boxes)
     crops = [data.pixels(row) for row in range(len(data))]
     assert decoded == paths
     assert [crop.shape[:2] for crop in crops] == [(32, 40), *[(24, 30)] * 4] * 2

@@ -22,7 +22,7 @@ from guie.base.errors import UserError
 from guie.config.loading import parsed, to_yaml
 from guie.data import images
 from guie.data.manifest import load_manifest
-from guie.rows.readable import find_unreadable
+from guie.rows.checks import find_unreadable
 from guie.rows.store import Store
 from guie.training.run_folder import read_metrics
 from kills import is_gone, until

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base.errors import UserError
+from guie.base.processes import CHECK_CONTENT, ENGINE
 
 URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
-ENGINE = "GUIE_ENGINE"  # ray: rows are computed by a Ray cluster
-CHECK_CONTENT = "GUIE_CHECK_CONTENT"  # set: files are recognised by content, not by size and time
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 METHODS = {  # ways to re-rank, in the order in which they apply
     "expand": "alpha query expansion among mutual neighbours (Radenovic et al., TPAMI 2019)",

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
+# Settings of this process and its children
+ENGINE = "GUIE_ENGINE"  # ray: rows are computed by a Ray cluster
+CHECK_CONTENT = "GUIE_CHECK_CONTENT"  # set: files are recognised by content, not by size and time
 LOOK_S = 1.0
 # Of a container: microseconds of CPU time per period, or `max`
 QUOTA = Path("/sys/fs/cgroup/cpu.max")

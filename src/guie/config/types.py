@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +20,8 @@ from pydantic import (
 
 from guie.base.arguments import URL
 
+# How images are decoded: as a person sees them, or as the challenge's host; see `guie.data.images`
+Decode = Literal["seen", "host"]
 Fault = tuple[str, str]  # a key, and what is wrong with its value
 
 

@@ -97,7 +97,8 @@ class Proxy:
             for step in range(steps):
                 factor = schedule_factor(CosineSchedule(), step, steps, 0)
                 optimizer.param_groups[0]["lr"] = config.lr * factor
-                batch_B = torch.from_numpy(stream.take(step * config.batch_size, config.batch_size))
+                _, rows_B = stream.draw(step * config.batch_size, config.batch_size)
+                batch_B = torch.from_numpy(rows_B)
                 emb_BD = functional.normalize(head(feat_NF[batch_B]), dim=-1)
                 optimizer.zero_grad()
                 loss(emb_BD, label_N[batch_B])[0].backward()

@@ -15,9 +15,9 @@ from guie.config import MixConfig
 from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig
 from guie.curation.summary import CurationReport
 from guie.models.opening import LoadedModel, open_model
-from guie.rows.checks import thumbnails
 from guie.rows.comparison import VIEWS
 from guie.rows.embedding import stored_features
+from guie.rows.fingerprints import thumbnails
 from guie.rows.store import Rows
 
 # Paths, and `whole` or the name of a view in VIEWS -> (N, D) features of unit length.

@@ -30,7 +30,7 @@ import pandas as pd
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import cache_folder, refuse_foreign_list, replacing
 from guie.data.archives import damage_as_user_error, fault_of_member, refuse_cut_short
-from guie.data.images import check_bytes
+from guie.data.images import FORMATS, picture_of
 from guie.data.manifest import NUMBERS, OPTIONAL, REQUIRED, check
 from guie.data.manifest.reading import read_sidecar
 from guie.data.names import (
@@ -42,9 +42,16 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
-from guie.data.shards.address import as_path, shown, url_of
 from guie.data.shards.index import NAME, Shard, claimed, shard_of, write_index
-from guie.data.shards.storage import content_hash, copied, objects_below, put
+from guie.data.shards.storage import (
+    as_path,
+    content_hash,
+    copied,
+    objects_below,
+    put,
+    shown,
+    url_of,
+)
 from guie.rows.checks import VERSION
 from guie.rows.filling import mapped
 
@@ -250,9 +257,9 @@ def _members(tar: Path) -> tuple[dict[str, dict[str, Any]], dict[str, bytes], di
                 place = {"shard": tar.name, "offset": entry.offset_data, "size": entry.size}
                 images[name] = {**place, "content": content_hash(data), "reason": ""}
                 try:
-                    check_bytes(data, "the image")
+                    picture_of(data, formats=FORMATS)
                 except UserError as error:
-                    images[name]["reason"] = str(error).removeprefix("the image: ")
+                    images[name]["reason"] = str(error).removeprefix("the picture: ")
         refuse_cut_short(file)
     return images, sidecars, skipped
 

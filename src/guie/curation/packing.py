@@ -36,8 +36,7 @@ from guie.data.manifest.reading import sidecar_path, write_sidecar
 from guie.data.shards.index import NAME, PLACE, Shard, claimed, read_facts, shard_of, write_index
 from guie.data.shards.opening import open_in_shard
 from guie.data.shards.storage import content_hash, sizes_of
-from guie.rows.checks import VERSION
-from guie.rows.readable import find_unreadable, refuse_unreadable
+from guie.rows.checks import VERSION, find_unreadable, refuse_unreadable
 from guie.rows.states import states
 
 SEED = 0  # of the order of the images
@@ -78,7 +77,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     """
     index, plan = folder / NAME, _plan(manifest, shard_bytes)
     if not _is_packed(index, plan):
-        bad = find_unreadable(manifest.table, manifest.root, workers, manifest.open_image)
+        bad = find_unreadable(manifest.table, manifest.root, workers, manifest.sidecar.decode)
         refuse_unreadable(bad, manifest)
         with claimed(folder) as scratch:
             if not _is_packed(index, plan):  # by another process meanwhile

@@ -30,10 +30,10 @@ from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecar_path
 from guie.data.names import refuse_alike
-from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.storage import as_path, shown, url_of
 from guie.models.opening import refuse_no_model
-from guie.rows.checks import FINGERPRINTS, VERIFY, Checks
-from guie.rows.readable import drop_unusable
+from guie.rows.checks import VERIFY, Checks, drop_unusable
+from guie.rows.fingerprints import FINGERPRINTS
 
 # Of this clone. `python -m` finds the package toydomains in its working folder
 INPUT = Path(__file__).parents[3] / "input"

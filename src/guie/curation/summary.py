@@ -15,7 +15,7 @@ from guie.data.manifest import queries_without_positive
 from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships
 from guie.report.pages import class_sizes, left_after, write_report
-from guie.rows.readable import differing
+from guie.rows.checks import differing
 
 Counts = dict[str, dict[str, Any]]
 SPLITS = ("train", "val", "test")

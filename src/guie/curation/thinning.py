@@ -27,7 +27,7 @@ from guie.data.datasets.readers import present
 from guie.data.images import open_as_seen
 from guie.data.manifest.companions import within
 from guie.rows.filling import mapped
-from guie.rows.hashes import perceptual_hashes
+from guie.rows.fingerprints import perceptual_hashes
 
 
 def read_source(

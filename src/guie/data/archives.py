@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from guie.base.errors import DISK_FULL, UserError, why_unreadable
 from guie.base.files import write_json
+from guie.data.names import fault_of_name
 
 MAX_MEMBER_BYTES = 16 * 2**30
 # Unpacked bytes / archive bytes. Images hardly compress and annotations compress about 10 times, but a
@@ -31,10 +32,7 @@ MAX_LINK_BYTES = 4096
 BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 COPY_BYTES = DRAIN_BYTES = 2**20
 
-SUFFIXES = (
-    *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
-    *(".tar.xz", ".txz", ".tar.zst"),
-)
+SUFFIXES = tuple(".zip .tar .tar.gz .tgz .tar.bz2 .tbz2 .tar.xz .txz .tar.zst".split())
 RECORD = ".unpacked.json"  # in the folder: identifies the archive that it was unpacked from
 UTF8_FLAG, UNIX = 0x800, 3  # of a zip entry: its bit 11, and the system that wrote it
 # By the file type in a zip entry; 0: no type is given.
@@ -62,23 +60,10 @@ def fault_of_member(member: tarfile.TarInfo, max_bytes: int = MAX_MEMBER_BYTES) 
     return None if member.isdir() or PurePosixPath(member.name).parts else "no name"
 
 
-def fault_of_name(name: str) -> str | None:
-    """Return why a member's name must not become a path below a folder, or None."""
-    if "\\" in name or "\0" in name:
-        return "a name with a backslash or a NUL"
-    if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
-        return "an absolute path"
-    return "leaves the folder" if ".." in name.split("/") else None
-
-
 def members_of(
     archive: Path, encoding: str | None = None
 ) -> Iterator[tuple[tarfile.TarInfo, Callable[[], IO[bytes] | None]]]:
-    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream.
-
-    Args:
-        encoding: of names in a zip that do not say theirs.
-    """
+    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream."""
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
             names = _names_of_zip(archive, file.infolist(), encoding)
@@ -86,9 +71,8 @@ def members_of(
                 yield _of_zip(file, info, name), partial(file.open, info)
         return
     if archive.name.lower().endswith(".zst") and "zst" not in tarfile.TarFile.OPEN_METH:
-        raise UserError(
-            f"{archive}: this Python reads no zstd (3.14 does); unpack it: tar --zstd -xf {archive}"
-        )
+        remedy = f"unpack it: tar --zstd -xf {archive}"
+        raise UserError(f"{archive}: this Python reads no zstd (3.14 does); {remedy}")
     with tarfile.open(archive) as tar:
         for entry in tar:
             yield entry, partial(tar.extractfile, entry)
@@ -118,9 +102,8 @@ def damage_as_user_error(archive: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk failed, not the gzip or bzip2 stream
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{archive}: damaged or not an archive ({reason}); download it again"
-        ) from error
+        fault = f"damaged or not an archive ({reason})"
+        raise UserError(f"{archive}: {fault}; download it again") from error
 
 
 def _names_of_zip(
@@ -136,14 +119,13 @@ def _names_of_zip(
     names = [info.orig_filename for info in infos]
     unsure = {}
     for number, info in enumerate(infos):
-        if names[number].isascii() or info.flag_bits & UTF8_FLAG:
-            continue
-        raw = names[number].encode("cp437")
-        unicode_path = _unicode_path(info.extra, raw)
-        if unicode_path is None:
-            unsure[number] = raw
-        else:
-            names[number] = unicode_path
+        if not names[number].isascii() and not info.flag_bits & UTF8_FLAG:
+            raw = names[number].encode("cp437")
+            unicode_path = _unicode_path(info.extra, raw)
+            if unicode_path is None:
+                unsure[number] = raw
+            else:
+                names[number] = unicode_path
     found: dict[int, str] = {}
     with suppress(UnicodeDecodeError):
         found = {number: raw.decode(encoding or "utf-8") for number, raw in unsure.items()}
@@ -183,16 +165,16 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> tarfile.
 
 
 def unpacked(path: str | Path, encoding: str | None = None) -> Path:
-    """Return `path` if it is a folder; unpack an archive next to itself and return that folder.
+    """Unpack an archive next to itself: `input/products.tar.gz` -> `input/products`; return the folder.
 
-    `input/products.tar.gz` -> `input/products`. Raises UserError like `unpack`.
+    Names in a zip that do not say their encoding have the given one. Raises UserError like `unpack`.
     """
     path = Path(path)
     suffixes = [s for s in SUFFIXES if path.name.lower().endswith(s)]
     if not suffixes or path.is_dir():  # a folder may be named like an archive
         return path
     folder = path.with_name(path.name[: -len(max(suffixes, key=len))])
-    return unpack(path, folder, encoding=encoding)
+    return unpack(path, folder, encoding)
 
 
 def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None) -> Path:
@@ -201,9 +183,8 @@ def unpack(archive: str | Path, folder: str | Path, encoding: str | None = None)
     The folder is renamed into place only when complete, so an interrupted unpacking starts over.
     Owners, permissions and times in the archive are ignored.
 
-    Raises:
-        UserError: the archive is missing or damaged, a member must not be unpacked, the disk is too
-            small, or `folder` exists but does not come from this archive.
+    Raises UserError if the archive is missing or damaged, a member must not be unpacked, the disk is too
+    small, or `folder` exists but does not come from this archive.
     """
     archive, folder = Path(archive), Path(folder)
     if folder.exists():
@@ -252,10 +233,8 @@ def _fill(folder: Path, archive: Path, encoding: str | None) -> None:
         for count, (member, read) in enumerate(members_of(archive, encoding), start=1):
             total_bytes += member.size
             if (needed := max(archive_bytes, total_bytes + count * BLOCK_BYTES)) > free_bytes:
-                raise UserError(
-                    f"{archive}: unpacking needs at least {needed:,} bytes, the disk of"
-                    f" {folder.parent} has {free_bytes:,} free; free some space"
-                )
+                room = f"the disk of {folder.parent} has {free_bytes:,} free; free some space"
+                raise UserError(f"{archive}: unpacking needs at least {needed:,} bytes, {room}")
             fault = fault_of_member(member)
             if total_bytes > MAX_RATIO * archive_bytes:
                 fault = f"{archive_bytes:,} bytes unpack to {total_bytes:,}, a ratio above {MAX_RATIO:g}"
@@ -295,7 +274,7 @@ def _write(
 
 
 def _identity(archive: Path, encoding: str | None) -> dict[str, Any]:
-    """Return name, size, time and encoding, which identify an archive without reading it."""
+    """Return what identifies an archive without reading it."""
     state = archive.stat()
     known = {"archive": archive.name, "bytes": state.st_size, "modified_ns": state.st_mtime_ns}
     return known | ({"encoding": encoding} if encoding else {})
@@ -306,12 +285,10 @@ def _check_record(archive: Path, folder: Path, encoding: str | None) -> None:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise UserError(
-            f"{folder}: exists, but this program did not unpack it from {archive.name};"
-            f" set path: {folder} to read it as it is, or move it away"
-        ) from None
+        fault = f"exists, but this program did not unpack it from {archive.name}"
+        remedy = f"set path: {folder} to read it as it is, or move it away"
+        raise UserError(f"{folder}: {fault}; {remedy}") from None
     if archive.is_file() and record != _identity(archive, encoding):
-        raise UserError(
-            f"{folder}: unpacked from another {archive.name} (size, time or encoding differ); remove it to"
-            f" unpack again, or set path: {folder} to read it as it is"
-        )
+        fault = f"unpacked from another {archive.name} (size, time or encoding differ)"
+        remedy = f"remove it to unpack again, or set path: {folder} to read it as it is"
+        raise UserError(f"{folder}: {fault}; {remedy}")

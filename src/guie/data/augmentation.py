@@ -41,8 +41,7 @@ def random_part(
 
     Args:
         scale: range of the box area as a fraction of the image area.
-        ratio: range of the box's aspect ratio relative to the image's, drawn in log space. Torchvision's
-            RandomResizedCrop has an absolute ratio: see `random_resized_part`.
+        ratio: range of the box's aspect ratio relative to the image's, drawn in log space.
         height, width: size of a window, as fractions of the image's sides. `scale` and `ratio` are then
             relative to the window, and the box may be anywhere in the image.
     """
@@ -62,7 +61,6 @@ def random_resized_part(
     Args:
         scale: range of the box area as a fraction of the image area.
         ratio: range of the box's width over its height in pixels, drawn in log space.
-        height, width: of the image, in pixels.
 
     Source: torchvision/transforms/transforms.py, RandomResizedCrop.get_params.
     """
@@ -95,10 +93,7 @@ def recoloured(
     """Apply the three factors of torchvision's ColorJitter, in this order, to a uint8 image.
 
     All are linear, so one matrix applies them with a single rounding and clipping. A factor of 1
-    changes nothing.
-
-    Args:
-        levels: grey levels added afterwards.
+    changes nothing. Afterwards grey levels are added.
     """
     if brightness == contrast == saturation == 1.0 and not levels:
         return image_HWC
@@ -134,8 +129,7 @@ class Distortions:
             same, hue = (1.0, 1.0), (-config.hue, config.hue)
             steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
         if config.rgb_shift:
-            bounds = (-config.rgb_shift, config.rgb_shift)
-            share = config.rgb_shift_share
+            bounds, share = (-config.rgb_shift, config.rgb_shift), config.rgb_shift_share
             share = config.color_share if share is None else share
             steps.append(A.RGBShift(bounds, bounds, bounds, p=share))
         if config.blur:
@@ -172,9 +166,6 @@ class Augment:
     """Augment one view: `part` draws the crop, calling the object changes the resized pixels.
 
     Between the two, `at_full_size` distorts the crop before its resize.
-
-    Args:
-        config: the augmentations and their ranges.
     """
 
     def __init__(self, config: AugmentConfig):
@@ -191,10 +182,7 @@ class Augment:
         return random_part(draw, scale, ratio)
 
     def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:
-        """Distort the uint8 crop (H, W, 3) before its resize, if the config says so.
-
-        A crop with a side beyond OpenCV's limit stays unchanged.
-        """
+        """Distort the uint8 crop (H, W, 3) before its resize, if the config says so and OpenCV can."""
         if not self.config.full_size or max(part_HWC.shape) > MAX_SIDE_PX:
             return part_HWC
         own = random.Random(seed).getrandbits(32)  # independent of the stream in `__call__`
@@ -211,16 +199,14 @@ class Augment:
         if draw.random() < self.config.erase:
             image_HWC = image_HWC.copy()
             for _ in range(self.config.erase_boxes):
-                height, width = (draw.uniform(*self.config.erase_side) for _ in range(2))
-                erased = _placed(draw, height, width)
+                sides = [draw.uniform(*self.config.erase_side) for _ in range(2)]
+                erased = _placed(draw, *sides)
                 image_HWC[erased.of(*image_HWC.shape[:2])] = COLORS[self.config.erase_color]
         return image_HWC
 
     def _recoloured(self, image_HWC: np.ndarray, draw: random.Random) -> np.ndarray:
-        bounds = [
-            (max(0.0, 1 - strength), 1 + strength) for strength in self.config.color_strengths
-        ]
-        factors, levels = [draw.uniform(*bound) for bound in bounds], 0.0
+        strengths, levels = self.config.color_strengths, 0.0
+        factors = [draw.uniform(max(0.0, 1 - one), 1 + one) for one in strengths]
         if most := self.config.brightness_levels:  # if it is 0, no random number is drawn
             levels = draw.uniform(-most, most)
         if draw.random() >= self.config.color_share:

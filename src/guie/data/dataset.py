@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import cv2
 import numpy as np
@@ -19,13 +19,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
+from guie.config.types import Decode
 from guie.data.columns import StringColumn
 from guie.data.images import (
+    DECODERS,
     DIFFERENCES,
-    Decode,
-    OpenImage,
     difference,
-    open_as_seen,
     open_part,
     whole_px,
     with_retries,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # albumentations takes a second to import, and only training 
 # filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
 # twice as much.
 DECODE_MARGIN = 1.5
+T = TypeVar("T")
 HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 
@@ -55,47 +55,44 @@ def image_shapes(images_BCHW: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
 
 
+def each_tensor(batch: T, make: Callable[[Tensor], Tensor]) -> T:
+    """Return a dataclass with other tensors."""
+    made: dict[str, Any] = {k: make(v) for k, v in vars(batch).items() if torch.is_tensor(v)}
+    return replace(batch, **made)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
 class Batch:
-    """One process's part of a global batch, or a micro-batch of it.
+    """One process's part of a global batch, or a micro-batch of it."""
 
-    Attributes:
-        label_B: class ids, on the CPU: losses need their values, and would wait for the device.
-        row_B: row numbers in the stage's training table, on the CPU.
-        shapes_B3: `image_shape` of the original images.
-        images_BCHW: network input; uint8 and not normalised when it comes from a loader's worker.
-            None if features replace the images.
-        feat_BF: features of a frozen backbone.
-        teacher_BT: precomputed teacher features of the images, concatenated.
-        captions: one per image, if the manifest has captions.
-        generic_GCHW: generic images on which the backbone's features are preserved; G may be 0.
-        generic_weight: weight of this micro-batch's mean over generic images. With it, the mean
-            weighted by images per micro-batch equals the mean over all generic images.
-        pieces: micro-batches that networks see at a time, where the loss sees the whole batch.
-    """
-
-    label_B: Tensor
-    row_B: Tensor
-    shapes_B3: Tensor | None = None
-    images_BCHW: Tensor | None = None
-    feat_BF: Tensor | None = None
-    teacher_BT: Tensor | None = None
+    label_B: (
+        Tensor  # class ids, on the CPU: losses need their values, and would wait for the device
+    )
+    row_B: Tensor  # row numbers in the stage's training table, on the CPU
+    shapes_B3: Tensor | None = None  # `image_shape` of the original images
+    images_BCHW: Tensor | None = None  # uint8 and not normalised from a loader's worker
+    feat_BF: Tensor | None = None  # features of a frozen backbone, in place of images
+    teacher_BT: Tensor | None = None  # precomputed teacher features of the images, concatenated
     captions: Sequence[str] | None = None
-    generic_GCHW: Tensor | None = None
+    generic_GCHW: Tensor | None = None  # on which the backbone's features are preserved; G may be 0
+    # Of this micro-batch's mean over generic images. With it, the mean weighted by images per micro-batch
+    # equals the mean over all generic images.
     generic_weight: float = 1.0
-    pieces: int = 1
+    pieces: int = (
+        1  # micro-batches that networks see at a time, where the loss sees the whole batch
+    )
 
     def __len__(self) -> int:
         return len(self.label_B)
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on the device, other than labels and rows."""
-        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        moved = each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
         return replace(moved, label_B=self.label_B, row_B=self.row_B)
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; DataLoader calls this."""
-        return self._each(Tensor.pin_memory)
+        return each_tensor(self, Tensor.pin_memory)
 
     def normalised(self, preprocess: Preprocess) -> Batch:
         """Return the batch with uint8 images normalised to network input."""
@@ -109,8 +106,7 @@ class Batch:
     def split(self, pieces: int) -> Iterator[Batch]:
         """Yield `pieces` non-empty micro-batches of nearly equal size; some may lack generic images."""
         pieces = min(pieces, len(self))
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns = {k: v for k, v in values.items() if isinstance(v, Tensor | list | tuple)}
+        columns = {k: v for k, v in vars(self).items() if isinstance(v, Tensor | list | tuple)}
         for number in range(pieces):
             cut: dict[str, Any] = {
                 name: column[len(column) * number // pieces : len(column) * (number + 1) // pieces]
@@ -121,11 +117,6 @@ class Batch:
                 share = len(piece.generic_GCHW) / len(self.generic_GCHW)
                 piece = replace(piece, generic_weight=share * len(self) / len(piece))
             yield piece
-
-    def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        made: dict[str, Any] = {k: make(v) for k, v in values.items() if torch.is_tensor(v)}
-        return replace(self, **made)
 
 
 def collated(samples: Sequence[dict[str, Any]]) -> Batch:
@@ -149,13 +140,11 @@ class TrainDataset(Dataset):
     `shape` (3,) is the `image_shape` of the whole image.
 
     Args:
-        rows: training rows of a manifest.
         classes: the class list; a label's index in it is its id.
-        root: folder that image_path is relative to.
-        augment, preprocess: produce the view and the network input.
         seed: integers unique to this stage's views.
-        decode: of the manifest's sidecar.
     """
+
+    generic: TrainDataset | None = None  # of `add_generic`: its row n is row -1 - n here
 
     def __init__(
         self,
@@ -177,21 +166,21 @@ class TrainDataset(Dataset):
         return len(self.paths)
 
     def files_of(self, keys: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return the files of samples by their keys, so that a loader can fetch them all at once."""
-        return [f"{self.root}/{self.paths[row]}" for _, _, row in keys]
+        """Return the files of samples, so that a loader can fetch them all at once."""
+        files = [f"{self.root}/{self.paths[row]}" for _, _, row in keys if row >= 0]
+        generic = [(step, position, ~row) for step, position, row in keys if row < 0]
+        return files + self.generic.files_of(generic) if self.generic else files
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
         step, position, row = key
+        if row < 0 and self.generic:
+            return {"generic": self.generic[step, position, ~row]["image"]}
         drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(3).tolist()
         view_CHW, size = self._view(row, drawn[0], drawn[1])
         if self.augment.config.mixup:
             view_CHW = self._blended(view_CHW, drawn[2])
-        sample = {
-            "image": view_CHW,
-            "shape": torch.tensor(image_shape(*size)),
-            "label": int(self.labels[row]),
-            "row": row,
-        }
+        shape = torch.tensor(image_shape(*size))
+        sample = {"image": view_CHW, "shape": shape, "label": int(self.labels[row]), "row": row}
         if self.captions is not None:
             sample["caption"] = self.captions[row]
         return sample
@@ -200,8 +189,7 @@ class TrainDataset(Dataset):
         self, row: int, seed_of_part: int, seed_of_pixels: int
     ) -> tuple[Tensor, tuple[int, int]]:
         """Return a view (3, S, S) uint8, and the height and width in pixels of the whole image."""
-        part_of = partial(self.augment.part, seed_of_part)
-        file = self.root / self.paths[row]
+        part_of, file = partial(self.augment.part, seed_of_part), self.root / self.paths[row]
         decoded = partial(open_part, file, part_of, self._enough, self.decode)
         part_HWC, size = with_retries(decoded)
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
@@ -247,7 +235,6 @@ class EvalDataset(Samples):
     Args:
         boxes: crop box of each image, None for the whole image. Crops of a file that follow one another
             decode it once.
-        open_image: of `guie.data.images.DECODERS`.
     """
 
     def __init__(
@@ -255,11 +242,10 @@ class EvalDataset(Samples):
         files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: OpenImage = open_as_seen,
+        decode: Decode = "seen",
     ):
         self.files = StringColumn(map(str, files))
-        self.preprocess, self.boxes = preprocess, boxes
-        self.open_image = open_image
+        self.preprocess, self.boxes, self.decode = preprocess, boxes, decode
         self.differs_N = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
         self._last: tuple[str, Image.Image] | None = None
 
@@ -274,10 +260,10 @@ class EvalDataset(Samples):
         return self.prepared(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image or its box, decoded: uint8 (H, W, 3)."""
+        """Return an image or its box: uint8 (H, W, 3)."""
         file, box = self.files[index], self.boxes[index] if self.boxes else None
         if box is None or self._last is None or self._last[0] != file:
-            self._last = file, with_retries(partial(self.open_image, Path(file)))
+            self._last = file, with_retries(partial(DECODERS[self.decode], Path(file)))
         image = self._last[1]
         self.differs_N[index] = DIFFERENCES.index(difference(image))
         if box is None:
@@ -300,26 +286,19 @@ def as_batch(image_HWC: np.ndarray) -> Tensor:
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
-    """Return the training rows, optionally of the named domains only.
-
-    Raises UserError for an unknown domain and for rows with several labels.
-    """
+    """Return the training rows, optionally of the named domains only. Raises UserError."""
     rows = manifest.split("train")
     several = rows["label"].str.contains("|", regex=False)
     if several.any():
-        raise UserError(
-            f"{manifest.path}: {int(several.sum())} training images have several labels, first"
-            f" {rows.loc[several, 'image_path'].iloc[0]}; training needs one label per image"
-        )
+        first = rows.loc[several, "image_path"].iloc[0]
+        fault = f"{several.sum()} training images have several labels, first {first}"
+        raise UserError(f"{manifest.path}: {fault}; training needs one label per image")
     if domains is None:
         return rows
     known = sorted(rows["domain"].unique())
-    unknown = sorted(set(domains) - set(known))
-    if unknown:
-        raise UserError(
-            f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}, which have"
-            " training images"
-        )
+    if unknown := ", ".join(sorted(set(domains) - set(known))):
+        found = f"known: {', '.join(known)}, which have training images"
+        raise UserError(f"stages: unknown domains {unknown}; {found}")
     return rows_where(rows, rows["domain"].isin(domains))
 
 
@@ -355,13 +334,9 @@ def classes_of(rows: pd.DataFrame) -> Classes:
     class_N, labels = StringColumn(rows["label"]).encoded()
     newest_N = np.maximum.accumulate(class_N)
     first_C = np.append(0, np.flatnonzero(newest_N[1:] > newest_N[:-1]) + 1)
-    domains, sizes = rows["domain"].iloc[first_C].tolist(), np.bincount(class_N).tolist()
     order = sorted(range(len(labels)), key=labels.__getitem__)
-    return Classes(
-        [labels[number] for number in order],
-        [sizes[number] for number in order],
-        [domains[number] for number in order],
-    )
+    domains = rows["domain"].iloc[first_C[order]].tolist()
+    return Classes(sorted(labels), np.bincount(class_N)[order].tolist(), domains)
 
 
 def rows_hash(stages: Sequence[pd.DataFrame]) -> str:
@@ -372,12 +347,12 @@ def rows_hash(stages: Sequence[pd.DataFrame]) -> str:
     for rows in stages:
         if id(rows) not in hashes:  # most stages train on all rows
             whole = rows.reindex(columns=columns)
-            parts = (
-                whole[first : first + HASHED_ROWS] for first in range(0, len(rows), HASHED_ROWS)
-            )
-            hashes[id(rows)] = b"".join(
-                pd.util.hash_pandas_object(part, index=False, categorize=False).to_numpy().tobytes()
-                for part in parts
-            )
+            parts = [
+                pd.util.hash_pandas_object(
+                    whole[first : first + HASHED_ROWS], index=False, categorize=False
+                )
+                for first in range(0, len(rows), HASHED_ROWS)
+            ]
+            hashes[id(rows)] = np.concatenate(parts).tobytes() if parts else b""
         digest.update(hashes[id(rows)])
     return digest.hexdigest()[:16]

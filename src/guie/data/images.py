@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -26,6 +26,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import refuse_special
+from guie.config.types import Decode
 from guie.data.names import read_head, why_unread
 from guie.data.shards.opening import open_in_shard
 
@@ -52,7 +53,6 @@ FORMATS = (*FOREIGN, "PPM", "JPEG2000")
 JPEGS = ("JPEG", "MPO")
 PNG_PIXELS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf")  # chunks that a picture needs
 
-Decode = Literal["seen", "host"]  # a manifest's decision, in its sidecar
 # Keys in `info` of a decoded image: why `seen` and `host` differ on it; its size if it was halved
 DIFFERS, WHOLE_PX = "guie_differs", "guie_whole_px"
 DIFFERENCES = ("", "EXIF turn", "16 bits", "transparency")
@@ -83,9 +83,11 @@ def open_as_seen(path: str | Path) -> Image.Image:
     return _decode(path, _as_seen)
 
 
-def picture_of(data: bytes, decode: Decode = "seen") -> Image.Image:
-    """Decode bytes received from others, in a format of FOREIGN. Raises UserError."""
-    return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", FOREIGN)
+def picture_of(
+    data: bytes, decode: Decode = "seen", formats: Sequence[str] = FOREIGN
+) -> Image.Image:
+    """Decode bytes, by default those received from others. Raises UserError."""
+    return _decode(io.BytesIO(data), CONVERTERS[decode], "the picture", formats)
 
 
 def cropped(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.Image:
@@ -94,8 +96,8 @@ def cropped(image: Image.Image, box: tuple[int, int, int, int] | None) -> Image.
         return image
     left, top, right, bottom = box
     if not (0 <= left < right <= image.width and 0 <= top < bottom <= image.height):
-        size = f"the image of {image.width} x {image.height}"
-        fault = f"box {','.join(map(str, box))}: is not in {size}"
+        where = f"in the image of {image.width} x {image.height}"
+        fault = f"box {','.join(map(str, box))}: is not {where}"
         raise UserError(f"{fault}; it is left,top,right,bottom in pixels")
     return image.crop(box)
 
@@ -112,9 +114,7 @@ def open_part(
     takes a fraction of the time.
 
     Args:
-        part_of: returns the crop for the height and width in pixels of the whole, as decoded. They are
-            never those of a reduced decoding.
-        decode: see `DECODERS`.
+        part_of: returns the crop for the height and width in pixels of the whole, never of a reduction.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -145,16 +145,12 @@ def open_part(
 def open_as_host(path: str | Path) -> Image.Image:
     """Return RGB exactly as the scoring notebook decodes it: `convert("RGB")`, no EXIF rotation.
 
-    It reads all that `open_as_seen` reads, so also some files that Pillow refuses.
-
-    Raises UserError naming the file if it cannot be decoded whole.
+    It reads all that `open_as_seen` reads, so also some files that Pillow refuses. Raises UserError.
     """
     return _decode(path, _as_host)
 
 
-# By the value of `decode`: what training and embedding show of an image, and what curation checks
-OpenImage = Callable[[str | Path], Image.Image]  # its name is the key of caches
-DECODERS: dict[Decode, OpenImage] = {"seen": open_as_seen, "host": open_as_host}
+DECODERS = {"seen": open_as_seen, "host": open_as_host}
 
 
 def size_as(decode: Decode, path: str | Path) -> tuple[int, int]:
@@ -173,11 +169,9 @@ def difference(image: Image.Image) -> str:
 
 
 def max_pixels() -> float:
-    """Return the number of pixels that an image is decoded to at most, from GUIE_MAX_MEGAPIXELS.
+    """Return the pixels that an image is decoded to at most, from GUIE_MAX_MEGAPIXELS. Raises UserError.
 
     Pillow's limit is raised to as many as `HALVED` allows, and stays above a higher one.
-
-    Raises UserError if that is not a positive number.
     """
     text = os.environ.get(LIMIT, "")
     try:
@@ -191,15 +185,10 @@ def max_pixels() -> float:
     return limit
 
 
-def check_bytes(data: bytes, name: str) -> None:
-    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` reads them."""
-    _decode(io.BytesIO(data), _as_seen, name)
-
-
 def with_retries(open_image: Callable[[], T]) -> T:
     """Return `open_image()`, retried with a printed line if the operating system cannot read the file.
 
-    Raises its UserError: at once if the file was read and is bad, else after the last try.
+    Raises UserError at once if the file was read and is bad, else after the last try.
     """
     for wait_s in WAITS_S:
         try:
@@ -221,11 +210,10 @@ def _decode(
     path = name or file
     try:
         if isinstance(file, str | Path):
-            in_shard = open_in_shard(str(file))
-            if in_shard is None:
-                refuse_special(file)
-            else:
+            if in_shard := open_in_shard(str(file)):
                 file = in_shard
+            else:
+                refuse_special(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
             try:
@@ -248,10 +236,9 @@ def _decode(
     except UserError:
         raise
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        unknown = isinstance(error, UnidentifiedImageError)
-        why = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
-        if unknown:
-            why = why_unread(read_head(file)) or why
+        why = str(error)
+        if isinstance(error, UnidentifiedImageError):
+            why = why_unread(read_head(file)) or f"it is none of {', '.join(_available(formats))}"
         raise UserError(f"{path}: not a readable image: {why}") from error
 
 
@@ -268,7 +255,7 @@ def _converted(
 
 
 def _without_metadata(file: str | Path | io.BytesIO) -> io.BytesIO | None:
-    """Return a PNG or JPEG with little more than its pixels; None for other formats, or if none is left out.
+    """Return a PNG or JPEG with little more than its pixels; None if nothing is left out.
 
     Pillow refuses a good picture whose text or colour profile is large or damaged.
     """
@@ -340,9 +327,8 @@ def _as_seen(image: Image.Image) -> Image.Image:
     elif image.mode == "F":
         raise ValueError("32-bit float pixels have no agreed range; save as 8 or 16 bit")
     if image.has_transparency_data:
-        image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     seen = image if image.mode == "RGB" else image.convert("RGB")
     seen.info |= about
     return seen
@@ -365,10 +351,10 @@ def _difference(image: Image.Image) -> str:
         return "EXIF turn"
     if image.mode.startswith("I"):
         return "16 bits"
-    if image.has_transparency_data:
-        least, _ = image.convert("RGBA").getchannel("A").getextrema()
-        return "transparency" if least != 255 else ""
-    return ""
+    if not image.has_transparency_data:
+        return ""
+    least, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return "transparency" if least != 255 else ""
 
 
 def _seen_size(image: Image.Image) -> tuple[int, int]:

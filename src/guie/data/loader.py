@@ -23,14 +23,13 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from guie.base.errors import UserError
 from guie.base.processes import children_block_sigterm, context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
-from guie.data.dataset import Batch, EvalDataset, TrainDataset, collated, image_shape
+from guie.data.dataset import Batch, EvalDataset, TrainDataset, collated, each_tensor, image_shape
 from guie.data.manifest import Manifest, load_manifest
-from guie.data.sampling import RankBatches, RankViews, Sampler
+from guie.data.sampling import RankBatches, Sampler
 from guie.data.sampling.streams import key
 from guie.data.shards.opening import fetch_images
 
 T = TypeVar("T")
-Key = tuple[int, int, int]  # step, position in the global batch, row
 Prepared = tuple[Tensor, Tensor]  # network input and `image_shape`, like a sample of `EvalDataset`
 TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
 # Larger images are resized by the loader, as memory holds many that wait. A photo of 4 megapixels.
@@ -41,15 +40,12 @@ class TrainLoader:
     """Batches of one process of a stage, in the sampler's order for any number of workers.
 
     Batches are moved to the device, and their images are normalised there.
-
-    Args:
-        taught: returns an iterator over the teachers' features of each batch, in order; or None.
     """
 
     def __init__(
         self,
-        dataset: TrainDataset | TrainAndGeneric,
-        batches: RankBatches | RankViews | TrainAndGenericBatches,
+        dataset: TrainDataset,
+        batches: RankBatches,
         workers: int | None,
         device: torch.device | str = "cpu",
         taught: TeacherFeatures | None = None,
@@ -90,13 +86,10 @@ def eval_loader(
 
 
 class Prefetcher(Generic[T]):
-    """Iterate over an iterable, fetching one item ahead.
+    """Iterate over an iterable, fetching one item ahead; `ready` is applied to an item when it is returned.
 
     If fetching raises a UserError, `fault` holds it, so that all processes can stop together after the
     step before. Requesting that item raises it.
-
-    Args:
-        ready: function applied to each item when it is returned.
     """
 
     def __init__(self, items: Iterable[T], ready: Callable[[T], T] = lambda item: item):
@@ -108,10 +101,8 @@ class Prefetcher(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self.fault and not self._taken:
-            raise self.fault
         if not self._taken:
-            raise StopIteration
+            raise self.fault or StopIteration
         item = self._taken.pop()
         self._take()
         return self._ready(item)
@@ -212,37 +203,26 @@ def _signals_as_they_were() -> Iterator[None]:
 
 
 def load_generic(config: GenericImagesConfig) -> Manifest:
-    """Return the configured rows of the generic images' manifest. Its labels and domains are unused.
-
-    Raises UserError if the split has no rows.
-    """
+    """Return the manifest of the generic images, with the rows of one split. Raises UserError."""
     manifest = load_manifest(config.manifest, config.root)
-    return Manifest(manifest.split(config.split), manifest.root, manifest.path, manifest.sidecar)
+    return replace(manifest, table=manifest.split(config.split))
 
 
-def with_generic(
+def add_generic(
     dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
-) -> tuple[TrainAndGeneric, TrainAndGenericBatches]:
+) -> None:
     """Add generic images, as `Batch.generic_GCHW`, to a stage's data set and batches.
 
     Their views are drawn like those of the training images; every image occurs once before any
     occurs twice. Batch s remains a function of (seed, s, rank).
 
-    Args:
-        dataset, batches: of a stage.
-        generic: manifest of the generic images.
-        batch_size: generic images per step, over all processes.
-
-    Raises:
-        UserError: if the batch size is not a multiple of the number of processes.
+    The batch size, over all processes, must be a multiple of their number. Raises UserError.
     """
-    if batch_size % batches.ranks:
-        raise UserError(
-            f"retention.generic.batch_size {batch_size} cannot be shared by {batches.ranks}"
-            f" processes; make it a multiple of {batches.ranks}"
-        )
+    if batch_size % (ranks := batches.ranks):
+        fault = f"retention.generic.batch_size {batch_size} cannot be shared by {ranks} processes"
+        raise UserError(f"{fault}; make it a multiple of {ranks}")
     rows, seed = generic.table, (*dataset.seed, key("generic"))
-    images = TrainDataset(
+    dataset.generic = TrainDataset(
         rows.drop(columns="caption", errors="ignore"),
         rows["label"].unique(),
         generic.root,
@@ -253,37 +233,7 @@ def with_generic(
     )
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps
-    drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
-    return TrainAndGeneric(dataset, images), TrainAndGenericBatches(batches, drawn)
-
-
-class TrainAndGeneric(Dataset):
-    """Samples of the training rows, and generic images; a key says which, and has the key in its data set."""
-
-    def __init__(self, train: TrainDataset, generic: TrainDataset):
-        self.train, self.generic, self.preprocess = train, generic, train.preprocess
-
-    def files_of(self, keys: Sequence[tuple[bool, Key]]) -> list[str]:
-        files = self.train.files_of([key for is_generic, key in keys if not is_generic])
-        return files + self.generic.files_of([key for is_generic, key in keys if is_generic])
-
-    def __getitem__(self, place: tuple[bool, Key]) -> dict[str, Any]:
-        is_generic, key = place
-        return {"generic": self.generic[key]["image"]} if is_generic else self.train[key]
-
-
-class TrainAndGenericBatches:
-    """The concatenated batches of two samplers, step by step."""
-
-    def __init__(self, train: RankBatches, generic: RankBatches):
-        self.train, self.generic = train, generic
-
-    def __len__(self) -> int:
-        return len(self.train)
-
-    def __iter__(self) -> Iterator[list[tuple[bool, Key]]]:
-        for train, generic in zip(self.train, self.generic, strict=True):
-            yield [*((False, key) for key in train), *((True, key) for key in generic)]
+    batches.generic = RankBatches(sampler, steps.start, steps.stop, batches.rank, ranks)
 
 
 @dataclass(frozen=True)
@@ -292,27 +242,16 @@ class RawBatch:
 
     They are one after another in one tensor: many tensors are slow to send and to copy.
     Shapes: N bytes of all images, B images, G images of equal size, L large images.
-
-    Attributes:
-        pixels_N: uint8, each image as (H, W, 3).
-        shapes_B3: `image_shape` of all images.
-        sizes: height and width of each image; None for a large one.
-        inputs_L: network inputs of the large images, in order; None if there are none.
     """
 
-    pixels_N: Tensor
-    shapes_B3: Tensor
-    sizes: Sequence[tuple[int, int] | None]
-    inputs_L: Tensor | None
+    pixels_N: Tensor  # uint8, each image as (H, W, 3)
+    shapes_B3: Tensor  # `image_shape` of all images
+    sizes: Sequence[tuple[int, int] | None]  # height and width; None for a large image
+    inputs_L: Tensor | None  # network inputs of the large images, in order
 
     def to(self, device: torch.device) -> RawBatch:
         """Return the batch with its tensors on the device; the CPU does not wait for the GPU's work."""
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True)
-            for name, value in vars(self).items()
-            if torch.is_tensor(value)
-        }
-        return replace(self, **moved)
+        return each_tensor(self, lambda tensor: tensor.to(device, non_blocking=True))
 
     def prepared(self, preprocess: Callable[[Tensor], Tensor]) -> Prepared:
         """Return network inputs and shapes (B, 3) in order, like a batch of `EvalDataset`.
@@ -351,24 +290,23 @@ class RawImages(Dataset):
 
 def packed(samples: Sequence[np.ndarray | Prepared]) -> RawBatch:
     """Collate samples of `RawImages`."""
-    large = [sample for sample in samples if isinstance(sample, tuple)]
-    raw = [sample for sample in samples if isinstance(sample, np.ndarray)]
-    pixels_N = _empty(sum(image.nbytes for image in raw))
-    start = 0
-    for image in raw:
-        stop = start + image.nbytes
-        pixels_N.numpy()[start:stop] = image.reshape(-1)
-        start = stop
-    shapes = [
-        sample[1] if isinstance(sample, tuple) else torch.tensor(image_shape(*sample.shape[:2]))
-        for sample in samples
-    ]
-    return RawBatch(
-        pixels_N,
-        torch.stack(shapes),
-        [None if isinstance(one, tuple) else (one.shape[0], one.shape[1]) for one in samples],
-        default_collate([inputs for inputs, _ in large]) if large else None,
-    )
+    pixels_N = _empty(sum(one.nbytes for one in samples if isinstance(one, np.ndarray)))
+    sizes: list[tuple[int, int] | None] = []
+    start, shapes, large = 0, [], []
+    for one in samples:
+        if isinstance(one, np.ndarray):
+            stop = start + one.nbytes
+            pixels_N.numpy()[start:stop] = one.reshape(-1)
+            start, (height, width) = stop, one.shape[:2]
+            sizes.append((height, width))
+            shapes.append(torch.tensor(image_shape(height, width)))
+        else:
+            inputs, shape = one
+            sizes.append(None)
+            shapes.append(shape)
+            large.append(inputs)
+    inputs_L = default_collate(large) if large else None
+    return RawBatch(pixels_N, torch.stack(shapes), sizes, inputs_L)
 
 
 def _empty(size: int) -> Tensor:

@@ -35,9 +35,8 @@ SYSTEM = frozenset(
     "|desktop.ini|ehthumbs.db|ehthumbs_vista.db|thumbs.db|picasa.ini".split("|")
 )
 # Photo tools write these next to the images of a folder. Elsewhere they may be classes.
-COPIES = frozenset(
-    "originals previews thumb thumbnail thumbnails thumbs _thumbs _thumbnails".split()
-)
+COPIES = {"originals", "previews", "thumb", "thumbnail", "thumbnails", "thumbs"}
+COPIES |= {"_thumbs", "_thumbnails"}
 HEAD_BYTES = 64
 SIGNATURES = {
     b"\xff\xd8\xff": "JPEG",
@@ -68,15 +67,14 @@ def why_foreign(path: str) -> str | None:
         return f"hidden or system folder ({name})"
     if not foreign(file):
         return None
-    kind = "._*" if file.startswith("._") else file if file.casefold() in SYSTEM else ".*"
-    return "hidden or system file" if kind == ".*" else f"hidden or system file ({kind})"
+    kind = " (._*)" if file.startswith("._") else f" ({file})" if file.casefold() in SYSTEM else ""
+    return f"hidden or system file{kind}"
 
 
 def why_no_image(path: str, read_head: Callable[[], bytes]) -> str | None:
     """Return why a file is no image by its path, relative to the data set; None if it is one.
 
-    Args:
-        read_head: returns its first HEAD_BYTES; it is called if the extension is not that of an image.
+    `read_head` returns its first HEAD_BYTES; it is called if the extension is not that of an image.
     """
     if reason := why_foreign(path):
         return reason
@@ -125,6 +123,15 @@ def _format(head: bytes) -> str | None:
     if head[:2] == b"BM" and head[6:10] == bytes(4):
         return "BMP"
     return next((name for start, name in SIGNATURES.items() if head.startswith(start)), None)
+
+
+def fault_of_name(name: str) -> str | None:
+    """Return why a member's name must not become a path below a folder, or None."""
+    if "\\" in name or "\0" in name:
+        return "a name with a backslash or a NUL"
+    if name.startswith("/") or (name[:1].isalpha() and name[1:2] == ":"):
+        return "an absolute path"
+    return "leaves the folder" if ".." in name.split("/") else None
 
 
 def copies(folders: set[str]) -> dict[str, str]:
@@ -195,20 +202,16 @@ def refuse_splits(source: str, classes: Iterable[str]) -> None:
     below: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     same: dict[str, set[str]] = defaultdict(set)  # classes by their name without splits
     for name in set(classes):
-        *above, last = name.split("/")
-        framed = [_without_split(part) for part in above]
-        same["/".join([*(part for part in framed if part != "*"), form(last)])].add(name)
-        for depth, part in enumerate([*above, last]):
-            below["/".join(above[:depth])][_without_split(part)].add(part)
-    found = {
-        _split_of(name)
-        for names in same.values()
-        if len(set(map(form, names))) > 1
-        for name in names
-    }
-    for folder, parts in below.items():  # of a folder, by their name without splits
-        splits = [p for key, ps in parts.items() if "*" in key and len(ps) > 1 for p in ps]
-        if 2 * len(splits) > sum(map(len, parts.values())):
+        parts = name.split("/")
+        framed = [SPLIT.sub("*", form(part)) for part in parts]
+        same["/".join([*(p for p in framed[:-1] if p != "*"), form(parts[-1])])].add(name)
+        for depth, part in enumerate(parts):
+            below["/".join(parts[:depth])][framed[depth]].add(part)
+    several = [names for names in same.values() if len(set(map(form, names))) > 1]
+    found = {_split_of(name) for names in several for name in names}
+    for folder, inside in below.items():  # of a folder, by their name without splits
+        splits = [p for key, ps in inside.items() if "*" in key and len(ps) > 1 for p in ps]
+        if 2 * len(splits) > sum(map(len, inside.values())):
             found |= {f"{folder}/{part}".lstrip("/") for part in splits}
     if found := found - {""}:
         train = min(found, key=lambda name: ("train" not in name.casefold(), name))
@@ -218,10 +221,6 @@ def refuse_splits(source: str, classes: Iterable[str]) -> None:
             f" its own (path: {source}/{train}), and each split's tars from a folder of its own, or"
             " rename the folders if they are classes"
         )
-
-
-def _without_split(part: str) -> str:
-    return SPLIT.sub("*", form(part))
 
 
 def _split_of(name: str) -> str:

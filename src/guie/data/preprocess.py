@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.config.ensemble import Corner, ViewConfig
 from guie.config.model import Fit, PadColor, Resize
 
 PAD_LEVELS: dict[str, float] = {"white": 255.0, "black": 0.0}  # in grey levels
@@ -194,17 +193,15 @@ class ViewSpec:
     resize: Resize = "bicubic"
     antialias: bool = True
     part: float = 1.0
-    at: Corner = "center"
+    at: str = "center"
     flip: bool = False
     pad_color: PadColor = "white"
 
-    def through(self, view: ViewConfig) -> ViewSpec:
-        """Apply a view to this model's preprocessing. Raises UserError if both take part of the image."""
+    def through(self, view: Any) -> ViewSpec:
+        """Apply a `ViewConfig` to this preprocessing. Raises UserError if both take part of the image."""
         if self.part < 1 and view.part < 1:
-            raise UserError(
-                f"views: part {view.part:g} applies to a member that already has part {self.part:g}; set"
-                " only one of the two"
-            )
+            fault = f"part {view.part:g} applies to a member that already has part {self.part:g}"
+            raise UserError(f"views: {fault}; set only one of the two")
         cut = view if view.part < 1 else self
         plain = view.resize == "bicubic" and view.antialias
         return replace(
@@ -221,15 +218,8 @@ class ViewSpec:
     def build(self) -> Preprocess | View:
         """Build the preprocessing module."""
         whole_px = max(self.size_px, round(self.size_px / self.part))
-        preprocess = Preprocess(
-            whole_px,
-            self.mean,
-            self.std,
-            self.fit,
-            self.resize,
-            self.antialias,
-            self.pad_color,
-        )
+        settings = (self.fit, self.resize, self.antialias, self.pad_color)
+        preprocess = Preprocess(whole_px, self.mean, self.std, *settings)
         return View(preprocess, self) if self.part < 1 or self.flip else preprocess
 
 
@@ -254,7 +244,6 @@ class View(nn.Module):
 
     @torch.jit.ignore
     def recipe(self) -> dict[str, Any]:
-        """Return its settings as JSON."""
         whole = self.preprocess.recipe()
         return whole | {"whole_px": whole["size_px"], "size_px": self.size_px} | self.seen
 
@@ -282,7 +271,6 @@ class Inputs(nn.Module):
 
     @torch.jit.ignore
     def recipe(self) -> dict[str, Any]:
-        """Return its settings as JSON."""
         looks = cast("Sequence[Preprocess | View]", self.looks)  # a ModuleList has no element type
         return {"looks": [look.recipe() for look in looks]}
 

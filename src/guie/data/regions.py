@@ -23,11 +23,10 @@ class Region(NamedTuple):
 
     def corners(self, size_px: tuple[int, int]) -> Corners:
         """Return left, top, right and bottom in an image of this width and height; never empty."""
-        starts = [int(at * px) for at, px in zip((self.left, self.top), size_px, strict=True)]
-        ends = [
-            min(max(start + 1, math.ceil((at + self.side) * px)), px)
-            for at, start, px in zip((self.left, self.top), starts, size_px, strict=True)
-        ]
+        starts, ends = [], []
+        for at, px in zip((self.left, self.top), size_px, strict=True):
+            starts.append(int(at * px))
+            ends.append(min(max(starts[-1] + 1, math.ceil((at + self.side) * px)), px))
         return starts[0], starts[1], ends[0], ends[1]
 
 

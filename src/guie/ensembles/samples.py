@@ -72,7 +72,7 @@ class Fits:
         rows = rows[rows["domain"].isin(sample.domains or known)]
         rows = balanced_sample(rows, sample.per_domain, sample.seed)
         files = [manifest.file(path) for path in rows["image_path"]]
-        dataset = EvalDataset(files, model.preprocess, open_image=manifest.open_image)
+        dataset = EvalDataset(files, model.preprocess, decode=manifest.sidecar.decode)
         emb_ND = self._embed(model, dataset, "fit", self.config.workers)
         images = rows["domain"].value_counts().sort_index().to_dict()
         basis = {"manifest": sample.manifest, "split": sample.split, "seed": sample.seed}
@@ -88,7 +88,7 @@ class Fits:
             return None
         rows = self.val.split("val")
         files = [self.val.file(path) for path in rows["image_path"]]
-        dataset = EvalDataset(files, model.preprocess, open_image=self.val.open_image)
+        dataset = EvalDataset(files, model.preprocess, decode=self.val.sidecar.decode)
         workers = self.config.workers
         kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
         emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)

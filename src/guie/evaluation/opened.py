@@ -216,9 +216,8 @@ def embed_patches(word: str, manifest: Manifest, table: pd.DataFrame) -> np.ndar
             f" {MOST_BYTES / 2**30:.0f} GB are used; use search.py, or a smaller split"
         )
     files = [manifest.file(path) for path in paths]
-    patches_ND = embed_files(
-        make_accelerator(), features, model.preprocess, files, manifest.open_image, title="patches"
-    )
+    inputs = make_accelerator(), features, model.preprocess, files, manifest.sidecar.decode
+    patches_ND = embed_files(*inputs, title="patches")
     return patches_ND.reshape(len(paths), features.patches, -1)[place_T]
 
 
@@ -246,6 +245,6 @@ def prompt_weights(
     rows = manifest.split(split).drop_duplicates("image_path")
     files = [manifest.file(path) for path in rows["image_path"]]
     weigher = PromptWeights(embedder.backbone)
-    inputs = make_accelerator(), weigher, model.preprocess, files, manifest.open_image
+    inputs = make_accelerator(), weigher, model.preprocess, files, manifest.sidecar.decode
     weights_NM = embed_files(*inputs, workers=workers, title="weights")
     return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

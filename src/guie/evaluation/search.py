@@ -19,7 +19,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.knn import RESERVED_BYTES, Embeddings, Find, block_size, exact, search_threads
-from guie.rows.filling import T, fill, own_blocks
+from guie.rows.filling import Compute, fill, own_blocks
 from guie.rows.states import keys as row_keys
 from guie.rows.store import Store
 
@@ -199,10 +199,8 @@ def score_queries(
     return pd.concat(scores).reindex(search.query_Q)
 
 
-class QueryScores:
+class QueryScores(Compute):
     """Computes the scores of a ranking's queries that have a positive, by blocks, for `fill`."""
-
-    process, remote = (0, 1), None
 
     def __init__(self, ranking: Ranking, keys: Sequence[str], query_counts: bool):
         images, search = ranking.images, ranking.search
@@ -230,9 +228,6 @@ class QueryScores:
     def _depth(self, last: int) -> int:
         # The last query of a block has the most positives
         return metrics.depth_of(self.keys, self.window_Q[last])
-
-    def agreed(self, make: Callable[[], T]) -> T:
-        return make()
 
     def table(self, store: ScoreStore | None) -> pd.DataFrame:
         """Return the scores by row T, but those of other processes that are not stored."""

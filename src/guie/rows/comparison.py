@@ -103,10 +103,7 @@ class Working(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Map a point of one picture to the other: scale * point + shift, from the centre.
-
-    In fractions of the side.
-    """
+    """Map a point of one picture to the other: scale * point + shift, from the centre, in sides."""
 
     scale_x: float = 1.0
     scale_y: float = 1.0
@@ -127,13 +124,11 @@ def working(image: Image.Image) -> Working:
     within = content(image)
     views = [image] if within.size == image.size else [image, within]
     detail = [(min(view.width, SIDE_PX), min(view.height, SIDE_PX)) for view in views]
-    square = (SIDE_PX, SIDE_PX)
+    square, coarse = (SIDE_PX, SIDE_PX), (COARSE_PX, COARSE_PX)
     small = [view.resize(square, Image.Resampling.BICUBIC, reducing_gap=2.0) for view in views]
-    colour_VSSC = np.stack(
-        [cv2.GaussianBlur(np.asarray(one, np.float32), (0, 0), BLUR_PX) for one in small]
-    )
+    blurred = [cv2.GaussianBlur(np.asarray(one, np.float32), (0, 0), BLUR_PX) for one in small]
+    colour_VSSC = np.stack(blurred)
     grey_VSS = colour_VSSC @ LUMA
-    coarse = (COARSE_PX, COARSE_PX)
     coarse_VCC = [cv2.resize(grey, coarse, interpolation=cv2.INTER_AREA) for grey in grey_VSS]
     return Working(colour_VSSC, grey_VSS, np.stack(coarse_VCC), detail)
 
@@ -164,11 +159,9 @@ def align(one: Working, other: Working) -> Alignment:
 def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:
     """Warp the other picture, grey or in colour, onto the first."""
     side = len(picture)
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, cv2.BORDER_REPLICATE
     matrix = _matrix(placement, side)
-    return cv2.warpAffine(
-        picture, matrix, (side, side), flags=flags, borderMode=cv2.BORDER_REPLICATE
-    )
+    return cv2.warpAffine(picture, matrix, (side, side), flags=flags, borderMode=border)
 
 
 def _matrix(placement: Placement, side: int) -> np.ndarray:
@@ -231,9 +224,7 @@ def compare(one: Working, other: Working, mirror: bool = False) -> float:
 
     Brightness is averaged over 3 x 3 px of 96, colour over 13 x 13 px. The larger of both differences is
     divided by the standard deviation of the picture. A copy matches everywhere; a look-alike does not.
-
-    Args:
-        mirror: try the mirror image of the other too.
+    With `mirror`, the mirror image of the other is tried too.
     """
     return _differences(one, other, mirror)[0]
 

@@ -24,13 +24,22 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
+from guie.config.types import Decode
 from guie.data.dataset import Crop, EvalDataset, Samples, as_batch
-from guie.data.images import DIFFERENCES, OpenImage, open_as_seen
+from guie.data.images import DIFFERENCES
 from guie.data.loader import Prefetcher, RawImages, eval_loader, packed
 from guie.data.preprocess import AnyPreprocess, Inputs, Preprocess
 from guie.models.pretrained import state_hash
-from guie.rows.filling import T, Writer, fill, missing_parts, own_blocks
-from guie.rows.launching import ComputeItems, Remote
+from guie.rows.filling import (
+    Compute,
+    ComputeItems,
+    Remote,
+    T,
+    Writer,
+    fill,
+    missing_parts,
+    own_blocks,
+)
 from guie.rows.states import absolute, readable_states
 from guie.rows.store import Rows, Store
 
@@ -68,11 +77,11 @@ def embed_files(
     embedder: Embeds,
     preprocess: AnyPreprocess,
     files: Sequence[str | Path],
-    open_image: OpenImage = open_as_seen,
+    decode: Decode = "seen",
     **settings: Any,
 ) -> np.ndarray:
     """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
-    dataset = EvalDataset(files, preprocess, open_image=open_image)
+    dataset = EvalDataset(files, preprocess, decode=decode)
     return embed_dataset(accelerator, embedder, dataset, **settings)
 
 
@@ -85,11 +94,7 @@ def embed_dataset(
     title: str = "embed",
     **settings: Any,
 ) -> np.ndarray:
-    """Embed the samples of a data set: (N, D) float32, row n for sample n, in every process.
-
-    Args:
-        settings: passed on to `OnDevices`.
-    """
+    """Embed the samples of a data set, by `OnDevices`: (N, D) float32, row n for sample n, everywhere."""
     compute = OnDevices(accelerator, embedder, dataset, batch_size, **settings)
     starts = compute.starts(len(dataset), 1)
     blocks = own_blocks(np.arange(len(dataset)), starts, (0, 1))
@@ -102,7 +107,7 @@ def embed_dataset(
     return accelerator.reduce(own_ND, "sum").cpu().numpy()  # of zeros elsewhere: the same bits
 
 
-class OnDevices:
+class OnDevices(Compute):
     """Computes embeddings in all processes of an accelerator, each its own blocks.
 
     The whole embedder moves to the accelerator's device and into eval mode. On a GPU, loaders only decode the
@@ -111,10 +116,7 @@ class OnDevices:
     Args:
         dataset: sample n is that of state n: an image, or a tuple of all inputs of the embedder.
         workers: loader processes per process; None for `guie.base.processes.loader_count`.
-        check: called before each batch, and once after the last.
     """
-
-    remote: Remote | None = None  # for Ray
 
     def __init__(
         self,
@@ -136,7 +138,6 @@ class OnDevices:
         return range(0, count, self.batch_size * max(1, batches))
 
     def agreed(self, make: Callable[[], T]) -> T:
-        """Run `make` in the main process and return its result in every process."""
         return from_main(self.accelerator, make)
 
     def __call__(
@@ -242,11 +243,8 @@ class Viewed(nn.Module):
 class FileEmbeddings:
     """Embeddings of image files in a store. Every process must make it and call it alike.
 
-    Attributes: `states`, what identifies them; `dataset`, the images.
-
     Args:
-        boxes: the crop of each image, None for the whole image; part of the key.
-        open_image: how images are decoded; part of the key.
+        boxes: the crop of each image, None for the whole image; part of the key, like `decode`.
         without: positions of images that cannot be embedded.
         opens: opens the same embedder and preprocessing in an actor of Ray, with an accelerator.
         settings: passed on to `OnDevices`.
@@ -263,30 +261,27 @@ class FileEmbeddings:
         root: str | Path,
         paths: Sequence[str],
         boxes: Sequence[Crop | None] | None = None,
-        open_image: OpenImage = open_as_seen,
+        decode: Decode = "seen",
         *,
         without: Sequence[int] | np.ndarray = (),
         opens: Opens | None = None,
         **settings: Any,
     ):
-        name = open_image.__name__
+        name = f"open_as_{decode}"
         variant = [f"{name} {tuple(box)}" if box else name for box in boxes] if boxes else name
         self.store, self.accelerator, self.without = store, accelerator, without
         find = partial(readable_states, root, paths, variant, without)
         self.states = from_main(accelerator, find)
         files = absolute(root, paths)
-        self.dataset = EvalDataset(files, preprocess, boxes, open_image)
+        self.dataset = EvalDataset(files, preprocess, boxes, decode)
         self._compute = OnDevices(accelerator, embedder, self.dataset, **settings)
         if opens:
             items = [*zip(files, boxes or repeat(None), strict=False)]
-            there = partial(_open_on_an_actor, opens, open_image, self._compute.batch_size)
+            there = partial(_open_on_an_actor, opens, decode, self._compute.batch_size)
             self._compute.remote = Remote(there, items, self.dataset.differs_N.__setitem__)
 
     def fill(self, title: str = "embed", part: tuple[int, int] = (0, 1)) -> np.ndarray:
-        """Compute the missing rows of part n of m, and return their positions.
-
-        Raises UserError if an image cannot be decoded, or the store cannot be written.
-        """
+        """Compute the missing rows of part n of m, and return their positions. Raises UserError."""
         return fill(
             self.store, self.states, self._compute, part=part, without=self.without, title=title
         )
@@ -308,7 +303,7 @@ class FileEmbeddings:
         return pd.Series(found, [self.states.names[row] for row in computed], object)
 
 
-def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> ComputeItems:
+def _open_on_an_actor(opens: Opens, decode: Decode, batch_size: int) -> ComputeItems:
     """Open a model; return what embeds files and boxes, and returns the differences of the images."""
     accelerator, embedder, preprocess = opens()
 
@@ -316,7 +311,7 @@ def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> C
         items: Sequence[tuple[str, Crop | None]], missing: np.ndarray, write: Writer
     ) -> Tensor:
         files, boxes = zip(*items, strict=True)
-        dataset = EvalDataset(files, preprocess, boxes, open_image)
+        dataset = EvalDataset(files, preprocess, boxes, decode)
         OnDevices(accelerator, embedder, dataset, batch_size, workers=0)([missing], write, "")
         return dataset.differs_N[missing]
 
@@ -326,14 +321,12 @@ def _open_on_an_actor(opens: Opens, open_image: OpenImage, batch_size: int) -> C
 def embed(
     model: Model, files: Sequence[str | Path], *, store: str | Path | None = None, **settings: Any
 ) -> np.ndarray | Rows:
-    """Embed image files: (N, D) float32 of unit length, row n for file n.
+    """Embed image files: (N, D) float32 of unit length, row n for file n. Raises UserError.
 
     Args:
         model: of `guie.open_model`.
         store: folder that keeps the rows, so that only new and changed files are computed.
         settings: such as `batch_size` and `workers`, the loader processes.
-
-    Raises UserError if an image cannot be read.
     """
     accelerator, paths = make_accelerator(), [os.path.abspath(file) for file in files]
     if store:
@@ -359,14 +352,12 @@ def stored_features(
     Every process must call it with the same paths, and a folder that all can write.
 
     Args:
-        view: a function applied to each image before the preprocessing, with its name, which is
-            part of the recipe; None for the whole image.
+        view: a function applied to each image before the preprocessing, and its name.
         reopen: opens the same model in an actor of Ray.
         dtype: of the rows on disk.
         settings: passed on to `FileEmbeddings`.
 
-    Raises:
-        UserError: an image cannot be read, or the store cannot be written.
+    Raises UserError if an image cannot be read, or the store cannot be written.
     """
     embedder = model.embedder.to(accelerator.device)
     name, look = view or ("whole", None)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from guie.config.types import Decode
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
-from guie.data.images import Decode
 from guie.data.manifest import load_manifest
-from guie.data.shards.address import as_path, url_of
+from guie.data.shards.storage import as_path, url_of
 from guie.rows.states import states
 
 COLUMNS = ["image_path", "domain", "label"]
@@ -20,15 +20,11 @@ COLUMNS = ["image_path", "domain", "label"]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images to index.
-
-    Attributes: `files`, with image_path, domain, label (empty if unknown), size_bytes and mtime_ns;
-    `skipped`, number of files that are not images, by reason.
-    """
+    """Images to index."""
 
     root: Path
-    files: pd.DataFrame
-    skipped: Counter[str]
+    files: pd.DataFrame  # image_path, domain, label (empty if unknown), size_bytes and mtime_ns
+    skipped: Counter[str]  # files that are not images, by reason
     decode: Decode = "seen"
 
 
@@ -38,8 +34,7 @@ def pictures_of(source: str | Path, root: str | Path | None = None) -> Pictures:
     In a folder, the first subfolder is the domain. Only a manifest has labels. An archive is inspected, then
     unpacked next to itself. Raises UserError if the source is missing or has no image.
     """
-    source = as_path(source)
-    skipped: Counter[str] = Counter()
+    source, skipped = as_path(source), Counter[str]()
     decode: Decode = "seen"
     if source.suffix in (".csv", ".parquet"):
         manifest = load_manifest(source, root)

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from guie.base.arguments import CHECK_CONTENT
 from guie.base.errors import UserError, why_unreadable
-from guie.data.shards.address import shown, url_of
+from guie.base.processes import CHECK_CONTENT
 from guie.data.shards.opening import states_in_shards
-from guie.data.shards.storage import content_hash
+from guie.data.shards.storage import content_hash, shown, url_of
 
 STAT_THREADS, STAT_FILES = 32, 500  # threads that ask for states, and files that one takes at once
 KEY = np.dtype("V16")
@@ -45,32 +44,22 @@ class States:
 
     @cached_property
     def key_N(self) -> np.ndarray:
-        """Return (N,) V16."""
         variants = repeat(self.variant) if isinstance(self.variant, str) else self.variant
         rows = zip(self.names, self.size_N.tolist(), self.time_N.tolist(), variants, strict=False)
-        digests = (
-            xxhash.xxh3_128_digest(
-                f"{name}\0{size}\0{time}\0{variant}".encode(errors="surrogateescape")
-            )
-            for name, size, time, variant in rows
-        )
-        return np.frombuffer(b"".join(digests), KEY)
+        texts = (f"{name}\0{size}\0{time}\0{variant}" for name, size, time, variant in rows)
+        digests = (xxhash.xxh3_128_digest(t.encode(errors="surrogateescape")) for t in texts)
+        return np.frombuffer(b"".join(digests), KEY)  # (N,)
 
     @property
     def readable_N(self) -> np.ndarray:
-        """Return (N,) bool."""
         return self.size_N >= 0
 
     def take(self, rows: Sequence[int] | np.ndarray) -> States:
         """Return the states at these positions, or where a boolean array is true."""
         rows = np.arange(len(self))[np.asarray(rows)]
-        one = isinstance(self.variant, str)
-        return States(
-            [self.names[row] for row in rows],
-            self.size_N[rows],
-            self.time_N[rows],
-            self.variant if one else [self.variant[row] for row in rows],
-        )
+        names, variant = [self.names[row] for row in rows], self.variant
+        variant = variant if isinstance(variant, str) else [variant[row] for row in rows]
+        return States(names, self.size_N[rows], self.time_N[rows], variant)
 
     def of(self, variant: str | Sequence[str]) -> States:
         """Return the states of another variant of the same files."""

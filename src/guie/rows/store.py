@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import io
 import json
@@ -21,8 +20,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing
-from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.storage import delete, listed, put, whole_object
+from guie.data.shards.storage import as_path, listed, put, read_object, request, shown, url_of
 from guie.rows.states import KEY, States
 
 RECIPE, PARTS = "recipe.json", "parts.json"
@@ -39,8 +37,7 @@ logger = logging.getLogger(__name__)
 class Rows:
     """(N, D) rows over several blocks; `rows[positions]` reads those rows, as float32.
 
-    Blocks are memory-mapped once each: they need not fit into memory, and the processes of one machine
-    share the system's page cache.
+    Blocks are memory-mapped once each, so they need not fit into memory, and processes share them.
     """
 
     def __init__(self, blocks: Sequence[Path], block_N: np.ndarray, row_N: np.ndarray, dim: int):
@@ -88,17 +85,10 @@ class Store:
         self.recipe, self.dtype = dict(recipe), dtype and np.dtype(dtype)
         self.suffix = "npy" if dtype else "parquet"
 
-    def absolute(self) -> Store:
-        """Return the same store for a process with another working folder."""
-        store = copy.copy(self)
-        store.folder = self.folder.absolute()
-        return store
-
     def missing(self, states: States) -> np.ndarray:
         """Return the positions in `states` without a row, each key once, in order: int64 (M,).
 
-        Every block on disk that holds some of them is verified. A damaged block is logged and removed. A
-        bucket checks its objects itself.
+        Every block that holds some of them is verified, but in a bucket. A damaged one is logged and removed.
         """
         names, block_N, _ = self._located(states)
         for block in np.unique(block_N[block_N >= 0]).tolist():
@@ -129,10 +119,7 @@ class Store:
         self._write(PARTS, json.dumps(known, indent=1).encode())
 
     def add(self, states: States, rows: Any) -> None:
-        """Write one block: (N, D) numbers, or a table of records.
-
-        Raises UserError if it cannot be written, or a number overflows the dtype.
-        """
+        """Write one block: (N, D) numbers, or a table of records. Raises UserError, also for an overflow."""
         if not len(states):
             return
         if self.dtype is None:
@@ -202,9 +189,9 @@ class Store:
             return names, np.full(len(states), -1), np.full(len(states), -1)
         key_M = np.concatenate(keys)
         order = np.argsort(key_M, kind="stable")
-        key_M = key_M[order]
-        block_M = np.repeat(np.arange(len(keys)), [len(key_R) for key_R in keys])[order]
-        row_M = np.concatenate([np.arange(len(key_R)) for key_R in keys])[order]
+        sizes, key_M = [len(key_R) for key_R in keys], key_M[order]
+        block_M = np.repeat(np.arange(len(keys)), sizes)[order]
+        row_M = np.concatenate([*map(np.arange, sizes)])[order]
         place_N = np.minimum(np.searchsorted(key_M, states.key_N), len(key_M) - 1)
         block_N = np.where(key_M[place_N] == states.key_N, block_M[place_N], -1)
         return names, block_N, row_M[place_N]
@@ -247,7 +234,7 @@ class Store:
             return copy
         if name == PARTS or not copy.exists():
             with replacing(copy) as temporary:
-                temporary.write_bytes(whole_object(f"{self.url}/{name}") or b"")
+                temporary.write_bytes(read_object(f"{self.url}/{name}"))
         return copy
 
     def _write(self, name: str, content: bytes) -> None:
@@ -260,7 +247,7 @@ class Store:
     def _delete(self, name: str) -> None:
         self._copy(name).unlink(missing_ok=True)
         if self.url:
-            delete(f"{self.url}/{name}")
+            request(f"{self.url}/{name}", "rm_file", optional=True)
 
 
 class Writer(ThreadPoolExecutor):
@@ -277,7 +264,7 @@ class Writer(ThreadPoolExecutor):
         self._written = self.submit(self.store.add, self.states.take(positions), rows)
 
     def wait(self) -> None:
-        """Wait until all is written. Raises UserError if it cannot be."""
+        """Wait until all is written. Raises UserError."""
         written, self._written = self._written, None
         if written:
             written.result()

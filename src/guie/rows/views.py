@@ -66,8 +66,7 @@ def stored_views(
             it is on the device.
         known_by: all that a feature depends on except the image and the view.
         views: the number of views.
-        rows: rows of the data set; None for all.
-        check: see `guie.rows.embedding.OnDevices`.
+        rows: of the data set; None for all.
 
     Raises UserError if an image cannot be read, a feature overflows float16, or the disk is full.
     """
@@ -85,7 +84,6 @@ def stored_views(
         f" {sum(missing) * row_bytes / 1e6:,.1f} MB of them not yet computed"
     )
     from_main(accelerator, lambda: _check_room(folder, sum(missing) * row_bytes))
-
     for view, one in enumerate(states):
         viewed = TrainingView(dataset, view, of_rows)
         compute = OnDevices(accelerator, embedder, viewed, workers=workers, check=check)
@@ -94,11 +92,9 @@ def stored_views(
 
 
 def drawn_rows(views: Sequence[Rows], visits_B: np.ndarray, places_B: np.ndarray) -> np.ndarray:
-    """Return a row per image of a batch, from the view of its visit; 0 for place -1.
+    """Return a row per image of a batch, at its place in the view of its visit; 0 for place -1.
 
-    Args:
-        visits_B: how often each image was drawn before; visits take the views in turn.
-        places_B: of the images in a view.
+    An image was drawn visits_B times before; visits take the views in turn.
     """
     views_B = visits_B % len(views)
     found_BR = np.zeros((len(places_B), views[0].shape[1]), np.float32)

@@ -16,7 +16,7 @@ from PIL import Image
 from guie.base.arguments import LOCAL, Corners, methods_of
 from guie.base.errors import UserError
 from guie.data.images import DECODERS, cropped
-from guie.data.shards.address import as_path
+from guie.data.shards.storage import as_path
 from guie.evaluation.queries import QueryModel
 from guie.evaluation.rerank import Reranker
 from guie.search.engines import Domains, Exact, Hit, engine_of

@@ -21,9 +21,8 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import DISK_FULL, UserError
-from guie.data.images import Decode
-from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.storage import listed
+from guie.config.types import Decode
+from guie.data.shards.storage import as_path, listed, shown, url_of
 
 filterwarnings("ignore", "lancedb fork support")  # of loaders, which do not use it
 

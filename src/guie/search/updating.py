@@ -19,18 +19,16 @@ import pyarrow.compute as pc
 from accelerate import Accelerator
 from lancedb.index import BTree, IvfFlat
 
-from guie.base.arguments import CHECK_CONTENT
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.processes import loader_count
-from guie.data.images import DECODERS
+from guie.base.processes import CHECK_CONTENT, loader_count
 from guie.data.regions import regions_of
-from guie.data.shards.address import shown
+from guie.data.shards.storage import shown
 from guie.evaluation.knn import unit_vectors
 from guie.evaluation.opened import EmbeddingModel
+from guie.rows.checks import find_unreadable
 from guie.rows.embedding import FileEmbeddings
 from guie.rows.pictures import Pictures
-from guie.rows.readable import find_unreadable
 from guie.rows.states import states
 from guie.rows.store import Rows, Store
 from guie.search.engines import measured
@@ -98,7 +96,7 @@ def update(
         pictures.root,
         np.repeat(files["image_path"].to_numpy(object), len(regions)).tolist(),
         [None, *regions[1:]] * len(files),
-        DECODERS[pictures.decode],
+        pictures.decode,
         batch_size=opened.batch_size,
         workers=workers,
         **settings,
@@ -161,7 +159,7 @@ def _plan(
     fresh = files[~kept_N]
     if not check:
         fresh = fresh.assign(content=states(root, fresh["image_path"], by_content=True).time_N)
-    bad = find_unreadable(fresh.assign(split=""), root, workers, DECODERS[pictures.decode])
+    bad = find_unreadable(fresh.assign(split=""), root, workers, pictures.decode)
     if len(bad) == len(files):
         raise UserError(f"{shown(root)}: none of {len(files):,} images can be decoded")
     good = fresh.drop(bad.index)

@@ -24,7 +24,7 @@ from guie.base.processes import usable_cores
 from guie.config.loading import expanded, to_yaml
 from guie.data.manifest import load_manifest
 from guie.evaluation.protocols.catalogue import FITTED
-from guie.rows.readable import find_unreadable
+from guie.rows.checks import find_unreadable
 from guie.studies.grid import Job, digest, rewritten
 from guie.studies.results import Code, Record, code_of, manifest_of, scores_of_run, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
@@ -122,7 +122,7 @@ def decode_images(jobs: Iterable[Job]) -> None:
     for name, root in sorted({(s.manifest, s.root) for s in sources if s.manifest}, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
-        find_unreadable(manifest.table, manifest.root, usable_cores(), manifest.open_image)
+        find_unreadable(manifest.table, manifest.root, usable_cores(), manifest.sidecar.decode)
 
 
 def cores_of_each(jobs: int) -> int:

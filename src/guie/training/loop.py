@@ -20,7 +20,7 @@ from guie.data.loader import load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.models.batch_norm import share_statistics, trained
-from guie.rows.readable import readable
+from guie.rows.checks import readable
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 from guie.training.run import Run
@@ -218,8 +218,8 @@ def train_step(run: Run, stage: Stage, batch: Batch) -> tuple[dict[str, Tensor],
     share_statistics(task.embedder.backbone.tower)
     if stage.ema:
         stage.ema.update_parameters(task)
-    if sampler.learns:
-        sampler.note(state.step, accelerator.reduce(task.sampler_loss(logs), "mean"))
+    if learner := sampler.learner:
+        learner.note(state.step, accelerator.reduce(task.sampler_loss(logs), "mean"))
     state.step += 1
     state.global_step += 1
     return logs, rates

@@ -24,7 +24,7 @@ from guie.data.manifest import Manifest
 from guie.models.opening import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
-from guie.rows.readable import STATE
+from guie.rows.checks import STATE
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (

@@ -34,7 +34,7 @@ from guie.config import RunConfig, load_config, to_yaml
 from guie.config.ensemble import COMPOSITION_FILE, CompositionConfig
 from guie.config.training import FREE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
-from guie.rows.readable import STATE
+from guie.rows.checks import STATE
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 CLASSES = "classes.txt"

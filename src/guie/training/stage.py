@@ -123,7 +123,7 @@ class Stage:
         """Log a step as means over all processes; return the task's values."""
         accelerator, state, sampler = self.run.accelerator, self.run.state, self.data.sampler
         values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
-        shares = sampler.shares(state.step - 1) if sampler.learns else {}
+        shares = sampler.shares(state.step - 1) if sampler.learner else {}
         more = {f"share_{domain}": share for domain, share in shares.items()}
         more |= {f"lr_{part}": rate for part, rate in rates.items()}
         self.run.log.write(state.global_step, self.config.name, values | more)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from guie.data.loader import (
     Prefetcher,
     TeacherFeatures,
     TrainLoader,
-    with_generic,
+    add_generic,
     with_teachers,
 )
 from guie.data.preprocess import Inputs, Preprocess, View
-from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
+from guie.data.sampling import RankBatches, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder, build_preprocess
@@ -43,7 +43,6 @@ from guie.training.tasks.base import Task
 from guie.training.teachers import Teacher
 
 FEATURES = ".cache/features"  # in the folder that has the runs
-Steps = TypeVar("Steps", RankBatches, RankDraws)
 
 
 class StageData:
@@ -95,30 +94,31 @@ class StageData:
         self.batches = self._open_batches(task)
 
     def _open_batches(self, task: Task) -> TrainLoader | Prefetcher[Batch]:
-        accelerator, stage, draws = self.run.accelerator, self.config, self._steps(RankDraws)
-        taught = self._teacher_features(task, draws)
+        accelerator, stage = self.run.accelerator, self.config
+        images = RankBatches(
+            self.sampler,
+            self.run.state.step,
+            self.total_steps,
+            accelerator.process_index,
+            accelerator.num_processes,
+            stage.repeated_views,
+            self.dataset.paths,
+        )
+        taught = self._teacher_features(task, images)
         if stage.cached_views:
             self._load_features(task.embedder.backbone, stage.cached_views)
-            batches = with_teachers(self.feature_batches(draws), taught)
+            batches = with_teachers(self.feature_batches(images), taught)
             return Prefetcher(batches, methodcaller("to", accelerator.device))
         workers = self.run.config.data.workers
         load = partial(TrainLoader, workers=workers, device=accelerator.device)
         if stage.repeated_views:
-            views = RankViews(draws, stage.repeated_views, self.dataset.paths)
-            return load(self.dataset, views, taught=taught)
-        images = self._steps(RankBatches)
+            return load(self.dataset, images, taught=taught)
         if task.retention and (generic := task.retention.generic):
             assert self.run.generic  # loaded with the config
-            return load(*with_generic(self.dataset, images, self.run.generic, generic.batch_size))
+            add_generic(self.dataset, images, self.run.generic, generic.batch_size)
         return load(self.dataset, images)
 
-    def _steps(self, kind: type[Steps]) -> Steps:
-        """Return this process's batches, from the current step on; each is a function of the step."""
-        accelerator, step = self.run.accelerator, self.run.state.step
-        rank, ranks = accelerator.process_index, accelerator.num_processes
-        return kind(self.sampler, step, self.total_steps, rank, ranks)
-
-    def _teacher_features(self, task: Task, draws: RankDraws) -> TeacherFeatures | None:
+    def _teacher_features(self, task: Task, images: RankBatches) -> TeacherFeatures | None:
         """Return the teachers' embeddings (B, T) for each batch if the stage has fixed views, else None."""
         views = self.config.cached_views or self.config.repeated_views
         if not views or self.run.config.task.name != "distillation":
@@ -127,7 +127,7 @@ class StageData:
         each = teacher_views(self.run, teachers, self.dataset, views)
 
         def batches() -> Iterator[Tensor]:
-            for visits_B, rows_B in draws:
+            for visits_B, rows_B in images.draws():
                 found = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
                 yield torch.from_numpy(np.concatenate(found, axis=1))
 
@@ -160,13 +160,13 @@ class StageData:
                 folder,
                 workers=workers,
                 check=run.guard.check,
-                open_image=run.manifest.open_image,
+                decode=run.manifest.sidecar.decode,
             )
 
-    def feature_batches(self, draws: RankDraws) -> Iterator[Batch]:
+    def feature_batches(self, images: RankBatches) -> Iterator[Batch]:
         """Yield the batches of `TrainLoader` on the CPU, with features in place of images."""
         assert self.views is not None
-        for visits_B, rows_B in draws:
+        for visits_B, rows_B in images.draws():
             features_BF, shapes_B3 = _split(drawn_rows(self.views, visits_B, rows_B))
             yield Batch(
                 label_B=torch.from_numpy(self.dataset.labels[rows_B]).long(),
@@ -193,7 +193,7 @@ class StageData:
                 embedder,
                 self.preprocess,
                 [run.manifest.file(path) for path in val["image_path"]],
-                run.manifest.open_image,
+                run.manifest.sidecar.decode,
                 workers=run.config.data.workers,
                 title="val",
                 check=run.guard.check,

@@ -13,7 +13,7 @@ from guie.base.errors import UserError
 from guie.config.data import DatasetSource
 from guie.curation.thinning import read_source
 from guie.data.datasets import DATASETS, download, finding
-from guie.data.datasets.download import DOWNLOADS, Download, fetch, main
+from guie.data.datasets.download import DOWNLOADS, fetch, main
 from guie.data.datasets.finding import find, listing, located, with_path
 from guie.data.manifest import check
 from miniatures import MINIATURES
@@ -99,26 +99,27 @@ def test_a_thinned_test_set_is_accounted_for(tmp_path):
     assert skipped == {"test image beyond the class's limit, or a near-duplicate": 2}
 
 
-def served(folder: Path, content: bytes, name: str = "a.mat", digest: str = "") -> Download:
+def served(folder: Path, content: bytes, name: str = "a.mat", digest: str = "") -> dict[str, str]:
     """A file that a URL serves, with its digest."""
     path = folder / "web" / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    return Download(path.as_uri(), digest or f"md5:{hashlib.md5(content).hexdigest()}")
+    digest = digest or f"md5:{hashlib.md5(content).hexdigest()}"
+    return {"url": path.as_uri(), "digest": digest}
 
 
 def test_a_file_is_fetched_once_and_whole(tmp_path, monkeypatch):
     path = tmp_path / "input/a.mat"
     with pytest.raises(UserError, match="expected sha256:0000.*; .* is not kept"):
-        fetch(served(tmp_path, b"an error page", digest="sha256:" + "0" * 64), path)
+        fetch(**served(tmp_path, b"an error page", digest="sha256:" + "0" * 64), path=path)
     with pytest.raises(UserError, match="gone.zip: download failed: .*; try again later"):
-        fetch(Download((tmp_path / "gone.zip").as_uri(), "md5:0"), path)
+        fetch((tmp_path / "gone.zip").as_uri(), "md5:0", path)
     assert list((tmp_path / "input").iterdir()) == []
     path.write_bytes(b"cut off")
     wanted = served(tmp_path, b"labels" * 1000)
-    assert fetch(wanted, path).read_bytes() == b"labels" * 1000
+    assert fetch(**wanted, path=path).read_bytes() == b"labels" * 1000
     monkeypatch.setattr(download, "stream", lambda *_: pytest.fail("fetched again"))
-    assert fetch(wanted, path) == path
+    assert fetch(**wanted, path=path) == path
 
 
 def test_archive_and_list_land_where_the_dataset_is_found(tmp_path, monkeypatch, capsys):

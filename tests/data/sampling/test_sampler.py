@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
-from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
+from guie.data.sampling import RankBatches, Sampler, Stream
 from guie.data.sampling.streams import key
 
 SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
@@ -51,16 +51,16 @@ def sampler(kind: str | dict, seed: int = 0, batch_size: int = 8, **more) -> Sam
 
 def domain_counts(one: Sampler, steps: int) -> Counter:
     """How many batches were of each domain."""
-    return Counter(DOMAINS[one.batch(step)[0]] for step in range(steps))
+    return Counter(DOMAINS[one.draw(step)[1][0]] for step in range(steps))
 
 
 @each_kind
 def test_batches_are_full_and_depend_on_seed_and_step_alone(kind: str) -> None:
     one, same, other = sampler(kind), sampler(kind), sampler(kind, seed=1)
-    batches = np.stack([one.batch(step) for step in range(200)])
+    batches = np.stack([one.draw(step)[1] for step in range(200)])
     assert batches.shape == (200, 8) and set(batches.ravel()) == set(range(len(DOMAINS)))
-    np.testing.assert_array_equal(batches[49::-1], [same.batch(s) for s in reversed(range(50))])
-    assert (batches[:50] != [other.batch(step) for step in range(50)]).any()
+    np.testing.assert_array_equal(batches[49::-1], [same.draw(s)[1] for s in reversed(range(50))])
+    assert (batches[:50] != [other.draw(step)[1] for step in range(50)]).any()
     if kind in ONE_DOMAIN:  # batches are of one domain, and cover it evenly
         domains = DOMAINS.to_numpy()[batches]
         assert (domains == domains[:, :1]).all()
@@ -71,18 +71,18 @@ def test_batches_are_full_and_depend_on_seed_and_step_alone(kind: str) -> None:
 
 def test_mixed_sees_every_image_once_before_any_twice() -> None:
     one = sampler("mixed")
-    seen = np.concatenate([one.batch(step) for step in range(2 * len(DOMAINS))])
+    seen = np.concatenate([one.draw(step)[1] for step in range(2 * len(DOMAINS))])
     for start in range(0, len(seen), len(DOMAINS)):
         assert sorted(seen[start : start + len(DOMAINS)]) == list(range(len(DOMAINS)))
     stream = Stream(np.arange(len(DOMAINS)), (0, 0, key("all")))
-    np.testing.assert_array_equal(seen, stream.take(0, len(seen)))
+    np.testing.assert_array_equal(seen, stream.draw(0, len(seen))[1])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "P x K" in kind])
 def test_classes_by_images(kind: str) -> None:
     one = sampler(kind, batch_size=16)
     for step in range(100):
-        tuples = one.batch(step).reshape(-1, 4)
+        tuples = one.draw(step)[1].reshape(-1, 4)
         labels = LABELS.to_numpy()[tuples]
         assert (labels == labels[:, :1]).all()
         if "temperature" not in kind and labels[0, 0] != "art/32":  # the only class of its domain
@@ -94,8 +94,8 @@ def test_classes_by_images(kind: str) -> None:
 def test_an_image_is_not_its_own_positive_unless_asked_for() -> None:
     one = sampler({"name": "balanced", "images_per_class": 5}, batch_size=10)
     assert one.left_out == 1
-    assert all(len(set(part)) == 5 for s in range(99) for part in one.batch(s).reshape(-1, 5))
-    seen = {row for step in range(200) for row in one.batch(step)}
+    assert all(len(set(part)) == 5 for s in range(99) for part in one.draw(s)[1].reshape(-1, 5))
+    seen = {row for step in range(200) for row in one.draw(step)[1]}
     assert seen == set(range(165)) - set(LABELS.index[LABELS == "cars/0"])
     assert (LABELS == "cars/0").sum() == 1
 
@@ -108,7 +108,7 @@ def test_ranks_share_the_global_batch(kind: str, ranks: int) -> None:
     assert [(step, place) for step, place, _ in whole] == [(5, place) for place in range(8)]
     for rank in range(ranks):
         assert list(RankBatches(one, 5, 6, rank, ranks)) == [whole[rank::ranks]]
-        ((visits, rows),) = RankDraws(one, 5, 6, rank, ranks)
+        ((visits, rows),) = RankBatches(one, 5, 6, rank, ranks).draws()
         np.testing.assert_array_equal(visits, one.draw(5)[0][rank::ranks])
         np.testing.assert_array_equal(rows, one.draw(5)[1][rank::ranks])
 
@@ -117,7 +117,7 @@ def test_a_category_without_images_is_no_domain() -> None:
     domains = DOMAINS.astype(pd.CategoricalDtype([*SIZES, "boats"]))
     one = Sampler(domains, "balanced", 8, (0, 0))
     assert one.domains == ["art", "cars", "toys"]
-    np.testing.assert_array_equal(one.batch(5), sampler("balanced").batch(5))
+    np.testing.assert_array_equal(one.draw(5)[1], sampler("balanced").draw(5)[1])
 
 
 WEIGHTS = {"weight_of_row": pd.Series(2.0, index=DOMAINS.index)}
@@ -162,7 +162,7 @@ def test_draws_count_the_draws_before_each(kind: str) -> None:
 
 def test_round_robin_takes_domains_in_turn() -> None:
     one = sampler("round_robin")
-    order = [DOMAINS[one.batch(step)[0]] for step in range(9)]
+    order = [DOMAINS[one.draw(step)[1][0]] for step in range(9)]
     assert order == ["art", "cars", "toys"] * 3
 
 
@@ -180,7 +180,7 @@ def test_round_robin_takes_domains_in_turn() -> None:
 def test_every_epoch_has_the_shares_to_the_step(kind: str, shares: dict[str, float]) -> None:
     one, total = sampler(kind), sum(shares.values())
     steps = 100 if kind == "loss_driven" else one.steps_per_epoch
-    epochs = [[DOMAINS[one.batch(e * steps + s)[0]] for s in range(steps)] for e in range(2)]
+    epochs = [[DOMAINS[one.draw(e * steps + s)[1][0]] for s in range(steps)] for e in range(2)]
     for epoch in epochs:
         for domain, count in Counter(epoch).items():
             assert abs(count - steps * shares[domain] / total) < 1
@@ -189,7 +189,7 @@ def test_every_epoch_has_the_shares_to_the_step(kind: str, shares: dict[str, flo
 
 def test_mixed_shares_hold_in_every_batch() -> None:
     one = sampler({"name": "mixed", "temperature": float("inf"), "factors": {"art": 2.0}})
-    batches = [one.batch(step) for step in range(2 * one.steps_per_epoch)]
+    batches = [one.draw(step)[1] for step in range(2 * one.steps_per_epoch)]
     for batch in batches:
         counts = DOMAINS[batch].value_counts()
         assert counts["art"] == 4 and counts["cars"] == counts["toys"] == 2
@@ -203,7 +203,7 @@ def test_an_epoch_is_what_the_weights_say_is_drawn(kind: str) -> None:
     weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
     more = sampler(kind, weight_of_row=weights)
     assert (sampler(kind).steps_per_epoch, more.steps_per_epoch) == (21, 27)  # 165 and 215 draws
-    epoch = np.concatenate([more.batch(step) for step in range(27)])
+    epoch = np.concatenate([more.draw(step)[1] for step in range(27)])
     if kind in ("mixed", "dataset_size"):
         counts = np.bincount(epoch, minlength=165)
         assert abs(counts[DOMAINS == "art"].mean() - 11) < 1
@@ -212,7 +212,7 @@ def test_an_epoch_is_what_the_weights_say_is_drawn(kind: str) -> None:
         assert domain_counts(more, 27)["art"] == 7 == round(27 * 55 / 215)
     if kind == "mixed":
         ignored = sampler({"name": "mixed", "weights": False}, weight_of_row=weights)
-        np.testing.assert_array_equal(ignored.batch(3), sampler("mixed").batch(3))
+        np.testing.assert_array_equal(ignored.draw(3)[1], sampler("mixed").draw(3)[1])
 
 
 class Keys(Dataset):
@@ -229,7 +229,7 @@ def trained_on(one: Sampler, start: int, end: int, workers: int) -> list[list[in
     seen = []
     for step, rows in enumerate(loader, start):
         seen.append(rows.tolist())
-        one.note(step, (rows.double() + 1).log().mean().float())
+        one.learner.note(step, (rows.double() + 1).log().mean().float())
     return seen
 
 
@@ -267,9 +267,8 @@ def reloaded(state: dict) -> dict:
 
 def test_only_a_sampler_that_learns_has_a_state() -> None:
     one = sampler("dataset_size")
-    one.note(0, float("nan"))
     one.load({})
-    assert one.state() == {} and not one.learns
-    assert sampler("loss_driven").learns
+    assert one.state() == {} and not one.learner
+    assert sampler("loss_driven").learner
     assert sampler("shards").steps_per_epoch == sampler("mixed").steps_per_epoch
     assert one.shares(0) == pytest.approx({"art": 5 / 165, "cars": 120 / 165, "toys": 40 / 165})

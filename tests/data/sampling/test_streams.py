@@ -62,7 +62,7 @@ def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
     length = round(weight.sum())
     expected = weight * length / weight.sum()
-    taken = WeightedStream(rows, weight, (0,)).take(0, passes * length).reshape(passes, length)
+    taken = WeightedStream(rows, weight, (0,)).draw(0, passes * length)[1].reshape(passes, length)
     counts = np.stack([np.bincount(one - 100, minlength=40) for one in taken])
     assert ((counts == np.floor(expected)) | (counts == np.ceil(expected))).all()
     # Each pass rounds up or down: a deviation of at most 0.5 / sqrt(2000) in the mean.
@@ -73,13 +73,13 @@ def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
 
 def test_weights_a_stretch_at_once_and_equal_weights() -> None:
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
-    whole = WeightedStream(np.arange(40), weight, (0,)).take(0, 400)
-    late = WeightedStream(np.arange(40), weight, (0,)).take(333, 60)
+    whole = WeightedStream(np.arange(40), weight, (0,)).draw(0, 400)[1]
+    late = WeightedStream(np.arange(40), weight, (0,)).draw(333, 60)[1]
     np.testing.assert_array_equal(late, whole[333:393])
-    plain = Stream(np.arange(40), (0,)).take(0, 400)
-    ones = WeightedStream(np.arange(40), np.ones(40), (0,)).take(0, 400)
+    plain = Stream(np.arange(40), (0,)).draw(0, 400)[1]
+    ones = WeightedStream(np.arange(40), np.ones(40), (0,)).draw(0, 400)[1]
     np.testing.assert_array_equal(ones, plain)
-    twice = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).take(0, 80)
+    twice = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).draw(0, 80)[1]
     assert (np.bincount(twice) == 2).all()
 
 
@@ -119,7 +119,7 @@ def class_stream(classes: int = 3, images: int = 4) -> ClassStream:
 def test_a_batch_is_of_different_classes_of_different_images() -> None:
     stream = class_stream()
     for step in range(200):
-        tuples = stream.take(step * 12, 12).reshape(3, 4)
+        tuples = stream.draw(step * 12, 12)[1].reshape(3, 4)
         labels = CLASS_OF_ROW[tuples]
         assert (labels == labels[:, :1]).all()
         assert len(set(labels[:, 0])) == 3
@@ -130,7 +130,7 @@ def test_a_batch_is_of_different_classes_of_different_images() -> None:
 
 def test_classes_come_equally_often_and_their_images_too() -> None:
     steps = 7 * 50  # classes are visited 3 a step, so each 150 times
-    rows = class_stream().take(0, steps * 12)
+    rows = class_stream().draw(0, steps * 12)[1]
     labels = CLASS_OF_ROW[rows.reshape(-1, 4)[:, 0]]
     assert set(np.bincount(labels)) == {150}
     images = np.bincount(rows, minlength=len(CLASS_OF_ROW))
@@ -140,7 +140,7 @@ def test_classes_come_equally_often_and_their_images_too() -> None:
 
 
 def test_fewer_classes_than_wanted_come_equally_often() -> None:
-    rows = class_stream(classes=16).take(0, 64)
+    rows = class_stream(classes=16).draw(0, 64)[1]
     labels = CLASS_OF_ROW[rows.reshape(16, 4)[:, 0]]
     assert set(np.bincount(labels)) == {2, 3}
     images = np.bincount(rows, minlength=len(CLASS_OF_ROW))
@@ -169,8 +169,8 @@ def test_any_range_is_part_of_the_whole() -> None:
         part = ShardStream(SHARDS, 2, (7,)).draw(start, 50)
         np.testing.assert_array_equal(part, [one[start : start + 50] for one in whole])
     assert (whole[1][:ROWS] != whole[1][ROWS : 2 * ROWS]).any()
-    assert (whole[1] != ShardStream(SHARDS, 2, (8,)).take(0, 300)).any()
-    runs = 1 + np.count_nonzero(np.diff(SHARDS[ShardStream(SHARDS, 9, (0,)).take(0, ROWS)]))
+    assert (whole[1] != ShardStream(SHARDS, 2, (8,)).draw(0, 300)[1]).any()
+    runs = 1 + np.count_nonzero(np.diff(SHARDS[ShardStream(SHARDS, 9, (0,)).draw(0, ROWS)[1]]))
     assert runs > 2 * len(set(SHARDS))  # rows of a window are shuffled together
 
 
@@ -178,4 +178,4 @@ def test_shards_that_a_stage_leaves_out_do_not_count() -> None:
     """A categorical column has categories without rows, where a stage takes some domains only."""
     names = pd.Series(SHARDS.astype(str)).astype("category")[:12]
     drawn = Sampler(pd.Series(["art"] * 12), {"name": "shards"}, 4, (0,), shard_of_row=names)
-    assert sorted(np.concatenate([drawn.batch(step) for step in range(3)])) == list(range(12))
+    assert sorted(np.concatenate([drawn.draw(step)[1] for step in range(3)])) == list(range(12))

@@ -25,9 +25,9 @@ from guie.data.loader import RawImages, eval_loader
 from guie.data.loader import packed as packed_batch
 from guie.data.manifest import Manifest, load_manifest, save_manifest, table
 from guie.data.manifest.companions import read_companions
-from guie.data.shards import cached, storage
-from guie.data.shards.address import as_path
+from guie.data.shards import index, storage
 from guie.data.shards.opening import fetch_images
+from guie.data.shards.storage import as_path
 from guie.rows.states import absolute, states
 from object_storage import Troubled, s3, set_environment, upload
 from sharded import SHARD_BYTES, packed
@@ -68,7 +68,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "WAITS_S", (0.01, 0.01))
     monkeypatch.setattr(storage, "CACHE", storage.CacheState())
-    cached._OPEN.clear()
+    index._OPEN.clear()
     return tmp_path / "cache/shards/ranges"
 
 
@@ -194,7 +194,7 @@ def test_an_index_that_changes_is_read_anew(both, bucket, tmp_path: Path, monkey
     read = table.read_rows
 
     def next_to_another(path: Path) -> object:
-        cached.local_copy(str(as_path(url)), refresh=True)
+        index.local_copy(str(as_path(url)), refresh=True)
         return read(path)
 
     monkeypatch.setattr(table, "read_rows", next_to_another)

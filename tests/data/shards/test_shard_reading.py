@@ -19,12 +19,10 @@ from guie.data.dataset import classes_of, distinct_rows, rows_hash
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import Manifest, load_manifest, rows_where, save_manifest, table
 from guie.data.manifest.reading import sidecar_path
-from guie.data.shards import cached
-from guie.data.shards.cached import cached_folder, open_places
-from guie.data.shards.index import read_facts, write_index
-from guie.rows import readable
+from guie.data.shards import index as shard_index
+from guie.data.shards.index import cached_folder, open_places, read_facts, write_index
+from guie.rows.checks import find_unreadable
 from guie.rows.filling import OnCores
-from guie.rows.readable import find_unreadable
 from guie.rows.states import States, states
 from sharded import SHARD_BYTES, data_set, packed
 
@@ -86,7 +84,7 @@ def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(
     monkeypatch.setattr(OnCores, "__call__", counted)
     look = (shards.table, shards.root, 1)
     assert find_unreadable(*look).empty and not decoded
-    monkeypatch.setattr(readable, "VERSION", "another Pillow")
+    monkeypatch.setattr("guie.rows.checks.VERSION", "another Pillow")
     assert find_unreadable(*look).empty
     assert set(decoded) == set(shards.table["image_path"])
 
@@ -191,7 +189,7 @@ def test_it_is_checked_once(tmp_path: Path, checks: list[int], caplog) -> None:
     assert checks == [len(known)]
     file = file.with_name("places.arrow")
     for damage in (b"", b"\0" * 40, file.read_bytes()[:-20]):
-        cached._OPEN.clear()
+        shard_index._OPEN.clear()
         file.write_bytes(damage)
         assert open_places(str(first.path)).range_of(IMAGE) == places
 

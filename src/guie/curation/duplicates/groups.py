@@ -15,7 +15,8 @@ from guie.config.data import NearConfig
 from guie.curation.duplicates.comparing import Pixels
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import find_links
-from guie.rows.checks import FINGERPRINTS, Checks, thumbnails
+from guie.rows.checks import Checks
+from guie.rows.fingerprints import FINGERPRINTS, thumbnails
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
 COLUMNS = ["group", "image_path", "kind", "difference", "domain", "label"]

@@ -15,7 +15,7 @@ from guie.curation.duplicates.limits import ALIKE, CROSS, LIMITS, UNLIKE, Grade,
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
 from guie.curation.findings import Verdicts
-from guie.rows.hashes import Hashes
+from guie.rows.fingerprints import Hashes
 
 # Columns of `Links.near`.
 # distance: bits of the perceptual hash; similarity: cosine; difference: from `rows.comparison.compare`.

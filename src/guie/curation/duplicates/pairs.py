@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from guie.evaluation.knn import search_threads
-from guie.rows.hashes import hash_bytes
+from guie.rows.fingerprints import hash_bytes
 
 # Pairs that an image proposes at most, so that their number is linear in the images; tests/bench/README.md
 # has the recall of planted copies with fewer.

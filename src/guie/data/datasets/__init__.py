@@ -1,13 +1,8 @@
 """Read downloaded data sets: from a folder to manifest rows and a report.
 
-| module | content |
-|---|---|
-| `declared.yaml` | where data sets are found, how they are read, how many images they have |
-| `declared` | the rows of one: its lists, matched with its files and counted |
-| `readers` | of most: lists, and names of files, by a layout in the declaration; parsers of lists |
-| `special` | readers of the others |
-| `folder` | plain image folders |
-| `finding`, `download` | its folder in `input/`, and how to fetch it |
+`declared.yaml` says where a data set is found, how it is read, and how many images it has. `declared` matches
+its lists with files, and counts. `readers` reads most by a layout in the declaration, `special` the others,
+and `folder` plain image folders. `finding` looks for its folder in `input/`, and `download` fetches it.
 """
 
 from guie.data.datasets.declared import DATASETS, Dataset, Reading, read_dataset

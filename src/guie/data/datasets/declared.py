@@ -41,11 +41,9 @@ class Expected:
 
     @property
     def certain(self) -> bool:
-        """Whether the sources agree on one number."""
         return self.least == self.most
 
     def applies(self, splits: Collection[str] | None, options: Mapping[str, Any]) -> bool:
-        """Return whether the count applies to these splits and options."""
         applicable = splits is None or self.split in splits
         if self.domain and options.get("subsets"):
             applicable &= self.domain in options["subsets"]
@@ -65,40 +63,22 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Download:
-    """A file that a data set's source offers, and its digest, `<algorithm>:<hex>`."""
-
-    url: str
-    digest: str
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return self.url.rpartition("/")[2]
-
-
-@dataclass(frozen=True)
 class Dataset:
-    """A public data set: its source, its contents, and the reader of its folder.
+    """A public data set: its source, its contents, and the reader of its folder."""
 
-    Attributes:
-        name: its name in a mix config and in the manifest's column `dataset`.
-        read: (folder, files below it, **options) -> Listing. Opens lists, never images.
-    """
-
-    name: str
+    name: str  # in a mix config, and in the manifest's column `dataset`
     title: str
     domain: str
     folders: Sequence[str]
     markers: Sequence[str]
     homepage: str
-    read: Callable[..., Listing]
+    read: Callable[..., Listing]  # takes folder, files below it, options; opens lists, never images
     expected: Sequence[Expected] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     declares: Mapping[str, DomainDeclaration] = field(default_factory=dict)
     warnings: Sequence[str] = ()
-    downloads: Sequence[Download] = ()
+    downloads: Sequence[Mapping[str, str]] = ()  # url and digest, `<algorithm>:<hex>`
 
 
 def _dataset(
@@ -107,29 +87,21 @@ def _dataset(
     layout: Mapping[str, Any] | None = None,
     counts: Sequence[Mapping[str, Any]] = (),
     declares: Mapping[str, Mapping[str, bool]] | None = None,
-    downloads: Sequence[Mapping[str, str]] = (),
     **others: Any,
 ) -> Dataset:
-    generic = {"lists": read_lists, "names": read_names}
-    read = (
-        partial(generic[reader], layout=Layout(**(layout or {})))
-        if reader in generic
-        else partial(SPECIAL[reader], **(layout or {}))
-    )
+    layout, generic = layout or {}, {"lists": read_lists, "names": read_names}
+    if reader in generic:
+        read = partial(generic[reader], layout=Layout(**layout))
+    else:
+        read = partial(SPECIAL[reader], **layout)
     expected = []
     for count in counts:
         shared = {key: value for key, value in count.items() if key not in SPLITS}
         for split in (split for split in SPLITS if split in count):
             least, most = count[split] if isinstance(count[split], list) else [count[split]] * 2
             expected.append(Expected(least, most, None if split == "all" else split, **shared))
-    return Dataset(
-        name,
-        read=read,
-        expected=expected,
-        declares={key: DomainDeclaration(**value) for key, value in (declares or {}).items()},
-        downloads=[Download(**download) for download in downloads],
-        **others,
-    )
+    own = {key: DomainDeclaration(**value) for key, value in (declares or {}).items()}
+    return Dataset(name, read=read, expected=expected, declares=own, **others)
 
 
 DATASETS = {
@@ -160,7 +132,6 @@ def read_dataset(
     """Return manifest rows of a downloaded data set; labels are `<domain>/<dataset>/<class>`.
 
     Args:
-        splits: keep only these; None keeps all.
         domain: replaces the data set's domain; not allowed for a data set of several domains.
         partial: accept an incomplete download with a warning.
         as_train: every image becomes a train image, each once.
@@ -174,8 +145,8 @@ def read_dataset(
     listing = dataset.read(folder, files, **options)
     rows = listing.rows if splits is None else listing.rows[listing.rows["split"].isin(splits)]
     if rows.empty:
-        chosen_splits = f" of split {', '.join(splits)}" if splits else ""
-        raise UserError(f"{dataset.title} in {folder}: no images{chosen_splits} are listed")
+        chosen = f" of split {', '.join(splits)}" if splits else ""
+        raise UserError(f"{dataset.title} in {folder}: no images{chosen} are listed")
     # unzip may have written names with other letters than ASCII differently from the list
     absent = rows["image_path"][~present(rows["image_path"], files)]
     odd = [path for path in absent if not path.isascii() or "#U" in path]
@@ -202,9 +173,9 @@ def read_dataset(
     sides = table["split"].eq("train").groupby(table["domain"]).nunique()
     own = {domain if domain else name: value for name, value in dataset.declares.items()}
     sidecar = Sidecar(domains={name: own[name] for name in sides.index[sides == 2] if name in own})
-    warnings = tuple(f"{dataset.title}: {warning}" for warning in dataset.warnings)
-    warnings = (*warnings, *listing.warnings, *counted)
-    return Reading(table, folder, folder, sidecar, within(companions, table), warnings)
+    warnings = [f"{dataset.title}: {warning}" for warning in dataset.warnings]
+    warnings += [*listing.warnings, *counted]
+    return Reading(table, folder, folder, sidecar, within(companions, table), tuple(warnings))
 
 
 def _checked(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,13 +185,13 @@ def _checked(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(dataset.options) or "none"
             raise UserError(f"{dataset.name}: unknown option {name!r}; it has: {known}")
         allowed, default = dataset.choices.get(name), dataset.options[name]
-        fault = None
         if allowed and value not in allowed:
             fault = f"allowed are {', '.join(map(str, allowed))}"
         elif type(value) is not type(default):
             fault = f"must be {type(default).__name__}; the default is {default}"
-        if fault:
-            raise UserError(f"{dataset.name}: {name}: {value!r}: {fault}")
+        else:
+            continue
+        raise UserError(f"{dataset.name}: {name}: {value!r}: {fault}")
     return {**dataset.options, **given}
 
 
@@ -258,9 +229,8 @@ def _check_counts(
         what = f"{len(rows):,} images are listed, {there.sum():,} found"
         faults = [f"{dataset.title}: {what}{missing(there)}"]
     if faults and not (partial and there.any()):
-        raise UserError(
-            "\n".join(faults) + "; complete the download, or set partial: true to use what is there"
-        )
+        remedy = "complete the download, or set partial: true to use what is there"
+        raise UserError("\n".join(faults) + f"; {remedy}")
     return warnings + faults
 
 

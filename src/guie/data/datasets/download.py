@@ -19,36 +19,33 @@ from guie.base.errors import UserError, run
 from guie.base.files import replacing
 from guie.base.network import stream
 from guie.data.archives import unpack
-from guie.data.datasets.declared import DATASETS, Download
+from guie.data.datasets.declared import DATASETS
 
 DOWNLOADS = {name: dataset.downloads for name, dataset in DATASETS.items() if dataset.downloads}
 
 
-def fetch(download: Download, path: Path) -> Path:
+def fetch(url: str, digest: str, path: Path) -> Path:
     """Download to `path`, which is renamed into place only when complete and its digest is correct.
 
     Raises UserError if the source does not answer or sends something else.
     """
-    if path.is_file() and _digest(path, download) == download.digest:
+    algorithm = digest.partition(":")[0]
+
+    def found(file: Path) -> str:
+        with file.open("rb") as opened:
+            return f"{algorithm}:{hashlib.file_digest(opened, algorithm).hexdigest()}"
+
+    if path.is_file() and found(path) == digest:
         return path
     with replacing(path) as temporary:
         try:
-            stream(download.url, temporary)
+            stream(url, temporary)
         except OSError as error:
-            raise UserError(f"{download.url}: download failed: {error}; try again later") from None
-        found = _digest(temporary, download)
-        if found != download.digest:
-            raise UserError(
-                f"{download.url}: digest {found}, expected {download.digest}; the file is truncated"
-                " or has changed, and is not kept"
-            )
+            raise UserError(f"{url}: download failed: {error}; try again later") from None
+        if (other := found(temporary)) != digest:
+            why = "the file is truncated or has changed, and is not kept"
+            raise UserError(f"{url}: digest {other}, expected {digest}; {why}")
     return path
-
-
-def _digest(path: Path, download: Download) -> str:
-    algorithm = download.digest.partition(":")[0]
-    with path.open("rb") as file:
-        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "datasets", nargs="+", choices=DOWNLOADS, metavar="DATASET", help=", ".join(DOWNLOADS)
-    )
-    parser.add_argument("--to", type=Path, default=Path("input"), help="default: input")
+    add, names = parser.add_argument, ", ".join(DOWNLOADS)
+    add("datasets", nargs="+", choices=DOWNLOADS, metavar="DATASET", help=names)
+    add("--to", type=Path, default=Path("input"), help="default: input")
     args = parser.parse_args(argv)
     for name in args.datasets:
         folder = args.to / name
         for download in DOWNLOADS[name]:
-            if download.name.endswith((".zip", ".tgz", ".tar.gz")):
-                unpack(fetch(download, args.to / download.name), folder)
+            file = download["url"].rpartition("/")[2]
+            if file.endswith((".zip", ".tgz", ".tar.gz")):
+                unpack(fetch(**download, path=args.to / file), folder)
             else:
-                fetch(download, folder / download.name)
+                fetch(**download, path=folder / file)
         print(f"{name}: {folder}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from guie.base.errors import UserError
@@ -23,9 +24,8 @@ def find(dataset: Dataset, roots: Sequence[str | Path]) -> Path | None:
     files at most two folders deep.
     """
     for root in filter(os.path.isdir, roots):
-        with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-        present = {_bare(name): Path(root) / name for name in names}
+        folders = sorted(folder for folder in Path(root).iterdir() if folder.is_dir())
+        present = {_bare(folder.name): folder for folder in folders}
         for name in dataset.folders:
             folder = present.get(_bare(name))
             if folder and (marked := _marked(dataset, folder)):
@@ -36,14 +36,13 @@ def find(dataset: Dataset, roots: Sequence[str | Path]) -> Path | None:
 def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
     """Return a data set's folder, below `ROOTS` by default. Raises UserError if no root has it."""
     dataset, roots = DATASETS[name], roots or ROOTS
-    folder = find(dataset, roots)
-    if folder is None:
-        raise UserError(
-            f"{dataset.title} is not in {' or '.join(map(str, roots))}: no folder"
-            f" {', '.join(dataset.folders)} with {' or '.join(dataset.markers)}; get it from"
-            f" {dataset.homepage}, or name its folder with path: (see input/README.md)"
-        )
-    return folder
+    if folder := find(dataset, roots):
+        return folder
+    where, markers = " or ".join(map(str, roots)), " or ".join(dataset.markers)
+    raise UserError(
+        f"{dataset.title} is not in {where}: no folder {', '.join(dataset.folders)} with {markers}; get"
+        f" it from {dataset.homepage}, or name its folder with path: (see input/README.md)"
+    )
 
 
 def listing(roots: Sequence[str | Path] | None = None) -> str:
@@ -71,12 +70,10 @@ def _marked(dataset: Dataset, folder: Path) -> Path | None:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            below = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-    except PermissionError:
-        return []
-    return [folder / name for name in below] if len(below) <= MAX_WRAPPING else []
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        below = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        return [folder / name for name in below] if len(below) <= MAX_WRAPPING else []
+    return []
 
 
 def _bare(name: str) -> str:

@@ -21,8 +21,7 @@ from guie.data.names import (
     why_no_class,
     why_no_image,
 )
-from guie.data.shards.address import url_of
-from guie.data.shards.storage import objects_below, read_object
+from guie.data.shards.storage import objects_below, read_object, url_of
 
 COLUMNS = ("image_path", "label", "domain", "split", "role")
 
@@ -36,12 +35,9 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
     exist or has no image, or if its classes are splits.
     """
     found, skipped = _images(Path(folder))
-    images = []
-    for file in found:
-        if reason := why_no_class(os.path.dirname(file)):
-            skipped[reason] += 1
-        else:
-            images.append(file)
+    reasons = {file: why_no_class(os.path.dirname(file)) for file in found}
+    skipped.update(filter(None, reasons.values()))
+    images = [file for file in found if not reasons[file]]
     if not images:
         raise UserError(f"{folder}: no <class>/<image> in it{_skipped_text(skipped)}")
     refuse_splits(str(folder), map(os.path.dirname, images))
@@ -51,10 +47,7 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
 
 
 def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
-    """Return paths of every image below `folder`, with or without classes, and skipped files by reason.
-
-    Links, names and errors are handled as in `read_folder`.
-    """
+    """Return every image below `folder`, with or without classes; all else is as in `read_folder`."""
     images, skipped = _images(Path(folder))
     if not images:
         raise UserError(f"{folder}: no image in it{_skipped_text(skipped)}")
@@ -66,12 +59,9 @@ def _images(folder: Path) -> tuple[list[str], Counter[str]]:
     url = url_of(folder)
     if not url and (why := why_unreadable(folder, "folder")):
         raise UserError(why)
-    images, skipped = [], Counter[str]()
-    for file, reason in _listed(url) if url else _walked(folder):
-        if reason:
-            skipped[reason] += 1
-        else:
-            images.append(file)
+    reasons = dict(_listed(url) if url else _walked(folder))
+    images = [file for file, reason in reasons.items() if not reason]
+    skipped = Counter(reason for reason in reasons.values() if reason)
     made = copies(set(map(os.path.dirname, images)))
     skipped.update(made[parent] for file in images if (parent := os.path.dirname(file)) in made)
     return sorted(file for file in images if os.path.dirname(file) not in made), skipped
@@ -82,11 +72,10 @@ def _walked(folder: Path) -> Iterator[tuple[str, str | None]]:
     real = os.path.realpath(folder)
     for file, entry in walk(folder):
         reason = why_foreign(f"{file}/" if entry.is_dir(follow_symlinks=False) else file)
+        linked = entry.is_symlink()
         if not reason and not entry.is_file():  # opening a pipe would block
-            reason = (
-                "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
-            )
-        elif not reason and entry.is_symlink():
+            reason = "link to a folder or to nowhere" if linked else "not a regular file"
+        elif not reason and linked:
             if os.path.commonpath([real, os.path.realpath(entry.path)]) != real:
                 reason = "link that leaves the folder"
         yield file, reason or why_no_image(file, partial(read_head, entry.path))
@@ -97,13 +86,13 @@ def _listed(url: str) -> Iterator[tuple[str, str | None]]:
     for name in objects_below(url):
         file = name.removeprefix(f"{url}/")
         if not file.endswith("/"):
-            yield file, why_no_image(file, partial(read_object, name, HEAD_BYTES))
+            yield file, why_no_image(file, partial(read_object, name, start=0, end=HEAD_BYTES))
 
 
 def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
     """Yield (path relative to `folder`, entry) of everything below except folders to enter.
 
-    Hidden and system folders, and links to folders, which may form loops, are not entered. Raises UserError.
+    Hidden and system folders, and links to folders, are not entered. Raises UserError.
     """
     pending = [""]
     while pending:

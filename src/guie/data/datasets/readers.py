@@ -28,13 +28,10 @@ from guie.data.names import IMAGE_SUFFIXES
 
 @dataclass(frozen=True)
 class Listing:
-    """The contents of the data set's own lists, before checking that the images exist.
+    """The contents of the data set's own lists, before checking that the images exist."""
 
-    Columns of `rows`: image_path (relative to the data set's folder), label (the class within the
-    data set; several joined by `|`), split, role; and domain, if a data set has several.
-    `companions` name images and classes like `rows` do: see `guie.data.manifest.companions`.
-    """
-
+    # image_path (relative to the data set's folder), label (the class within the data set; several joined by
+    # `|`), split, role; and domain, if a data set has several. Companions name images and classes alike.
     rows: pd.DataFrame
     warnings: tuple[str, ...] = ()
     companions: Companions = field(default_factory=dict)
@@ -42,52 +39,42 @@ class Listing:
 
 @dataclass(frozen=True)
 class Layout:
-    """The lists of a data set, and how their columns become rows.
+    """The lists of a data set, and how their columns become rows."""
 
-    Attributes:
-        lists: by split, the name of its list, with `*` for several; or the names that it may have.
-        optional: splits whose list may be absent.
-        form: a table with a header; words, separated by spaces; pairs, split at the first separator;
-            variables of a MATLAB file.
-        images: columns with an image each, and its role outside train. A row becomes one for each image.
-        join: a second list, and its columns.
-        replace: by column, a regular expression and its replacement.
-        parse: by column, a regular expression, whose named groups are further columns.
-        numbers: columns of whole numbers. `number` counts the rows from 1.
-        unique: columns that identify a row within its split; the first of equal ones stays.
-        path, label: format strings of columns.
-        prefixes: folders that the path may be in; the one with most images counts.
-        split: of every image. By default that of its list.
-        splits: by column and value, the split and the role.
-        train_half, train_up_to: the column by whose values, in order, the first half, or those up to a
-            value, are train. With an odd number of values, train has one more.
-        domains: by column and value, the domain.
-        several_labels: an image has a row for each of its labels.
-        only_present: leave out rows without an image.
-    """
-
-    label: str
+    label: str  # a format string of columns, like `path`
     path: str = "{path}"
+    # By split, the name of its list, with `*` for several; or the names that it may have
     lists: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    optional: Sequence[str] = ()
+    optional: Sequence[str] = ()  # splits whose list may be absent
+    # A table with a header; words, separated by spaces; pairs, split at the first separator; variables of a
+    # MATLAB file
     form: Literal["table", "words", "pairs", "mat"] = "table"
     columns: Sequence[str] = ()
     separator: str = ","
     skip: int = 0
+    # Columns with an image each, and its role outside train; a row becomes one for each image
     images: Mapping[str, str] = field(default_factory=dict)
-    join: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    join: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # a second list, and its columns
+    # By column, a regular expression: and its replacement, or its named groups are further columns
     replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     parse: Mapping[str, str] = field(default_factory=dict)
-    numbers: Sequence[str] = ()
-    unique: Sequence[str] = ()
-    prefixes: Sequence[str] = ("",)
-    split: str | None = None
+    numbers: Sequence[str] = ()  # columns of whole numbers; `number` counts the rows from 1
+    unique: Sequence[str] = ()  # columns that identify a row within its split; the first one stays
+    prefixes: Sequence[str] = (
+        "",
+    )  # folders that the path may be in; the one with most images counts
+    split: str | None = None  # of every image; by default that of its list
+    # By column and value, the split and the role
     splits: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    # The column by whose values, in order, the first half, or those up to a value, are train. With an odd
+    # number of values, train has one more.
     train_half: str | None = None
     train_up_to: Mapping[str, int] = field(default_factory=dict)
-    domains: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    several_labels: bool = False
-    only_present: bool = False
+    domains: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by column and value
+    several_labels: bool = False  # an image has a row for each of its labels
+    only_present: bool = False  # leave out rows without an image
 
 
 def read_lists(folder: Path, files: frozenset[str], layout: Layout, **options: Any) -> Listing:
@@ -127,7 +114,7 @@ def _read(path: Path, layout: Layout) -> pd.DataFrame:
     if layout.form == "words":
         table = read_words(path, layout.columns, skip)
     elif layout.form == "pairs":
-        table = read_pairs(path, layout.columns, layout.separator)
+        table = _read_pairs(path, layout.columns, layout.separator)
     elif layout.form == "mat":
         table = pd.DataFrame({name: pd.Series(read_mat(path, name)) for name in layout.columns})
     else:
@@ -173,11 +160,11 @@ def _filled(template: str, table: pd.DataFrame) -> pd.Series:
 def _rows(
     table: pd.DataFrame, files: frozenset[str], layout: Layout, options: Mapping[str, Any]
 ) -> Listing:
-    """Return rows of columns: image_path, split by list, and those of the layout."""
+    """Return the rows of a table with image_path, the split of its list, and the columns of the layout."""
     if layout.only_present:
         table = table[present(table["image_path"], files)]
-    label, split, role = _filled(layout.label, table), table["split"], None
-    trained = None
+    label, split = _filled(layout.label, table), table["split"]
+    role = trained = None
     for column, meanings in layout.splits.items():
         split, *roles = (
             table[column].map(dict(zip(meanings, part, strict=True)))
@@ -218,7 +205,7 @@ def listing(
 
 
 def _test_classes(label: pd.Series, test_classes: int, seed: int) -> np.ndarray:
-    """Return so many random classes. A class that is missing changes the choice among no others."""
+    """Draw classes. One that is missing changes the choice among no others."""
     names = np.array(sorted(label.unique()), dtype=object)
     if test_classes >= len(names):
         raise UserError(f"test_classes {test_classes}: there are only {len(names)} classes")
@@ -244,9 +231,9 @@ def plain_name(path: str) -> str:
 
 
 def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
-    """Read columns of words separated by spaces, without a header, as text.
+    """Read columns of words separated by spaces, without a header, as text; `skip` lines come before.
 
-    The first `skip` lines, such as a count and a header, are ignored. Raises UserError.
+    Raises UserError.
     """
     how = {"header": None, "names": list(columns), "skiprows": skip, "quoting": csv.QUOTE_NONE}
     table = _table(path, r"\s+", **how)
@@ -256,7 +243,7 @@ def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFram
     return table
 
 
-def read_pairs(path: Path, columns: Sequence[str], separator: str = " ") -> pd.DataFrame:
+def _read_pairs(path: Path, columns: Sequence[str], separator: str) -> pd.DataFrame:
     """Read two columns split at the first separator; the second may contain more separators."""
     lines = pd.Series(read_lines(path), dtype=str)
     parts = lines[lines.str.strip() != ""].str.partition(separator)
@@ -269,9 +256,8 @@ def read_columns(path: Path, columns: Iterable[str], separator: str = ",") -> pd
     """Read the named columns of a table with a header as text. Raises UserError if one is missing."""
     table = _table(path, separator, header=0)
     if missing := [name for name in columns if name not in table.columns]:
-        raise UserError(
-            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, table.columns))}"
-        )
+        found = ", ".join(map(str, table.columns))
+        raise UserError(f"{path}: no column {', '.join(missing)}; found {found}")
     return table[list(columns)]
 
 
@@ -302,7 +288,7 @@ def read_mat(path: Path, key: str, fields: Sequence[str] = ()) -> Any:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read lines without line breaks. Raises UserError."""
+    """Read the lines of a text. Raises UserError."""
     return _text(path).splitlines()
 
 
@@ -330,7 +316,6 @@ def prefixed(paths: pd.Series, files: frozenset[str], prefixes: Sequence[str]) -
 
 
 def _table(path: Path, separator: str, **how: Any) -> pd.DataFrame:
-    """Read a table as text."""
     _require(path)
     how = {"dtype": str, "keep_default_na": False, "index_col": False, **how}
     try:

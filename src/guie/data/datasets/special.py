@@ -42,7 +42,7 @@ INDEXES = {"test": "index.json", "val": "small_index.json"}
 def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
     """Return rows; the class is the model's number, `001` to `196`, the same in all releases.
 
-    Three releases name the images differently; never mix the annotations of one with the images of another:
+    Three releases name the images differently; never mix annotations and images of two:
     * original: `cars_annos.mat` and `car_ims/000001.jpg`;
     * devkit: `devkit/cars_train_annos.mat`, `cars_test_annos_withlabels.mat` (there or above) and
       `cars_train/00001.jpg`, `cars_test/00001.jpg`;
@@ -55,10 +55,10 @@ def cars196(folder: Path, files: frozenset[str], release: str) -> Listing:
     if not found:
         markers = " or ".join(CARS[name] for name in known)
         raise UserError(f"{folder}: no {markers}; is this Cars-196?")
-    if len(found) > 1:
-        fault = f"has the releases {' and '.join(found)}; select one: release: {found[0]}"
-        raise UserError(f"{folder}: {fault}")
     chosen = found[0]
+    if len(found) > 1:
+        fault = f"has the releases {' and '.join(found)}"
+        raise UserError(f"{folder}: {fault}; select one: release: {chosen}")
     if chosen == "original":
         parts = [_annotated_cars(folder / CARS["original"], "relative_im_path")]
     elif chosen == "kaggle":
@@ -123,16 +123,12 @@ def vehicleid(folder: Path, files: frozenset[str], test_vehicles: int) -> Listin
             continue
         images = vehicles(path, "test")["image_path"]
         if beyond := int((~images.isin(test["image_path"])).sum()):
-            warnings.append(
-                f"VehicleID: {beyond:,} images of {path.name} are not in the list of {test_vehicles:,}"
-                f" vehicles, so {subset} is not one of its subsets"
-            )
+            fault = f"{beyond:,} images of {path.name} are not in the list of {test_vehicles:,} vehicles"
+            warnings.append(f"VehicleID: {fault}, so {subset} is not one of its subsets")
         else:
             parts.append(pd.DataFrame({"subset": subset, "image_path": images}))
-    subsets = pd.concat(parts, ignore_index=True)
-    return Listing(
-        pd.concat([train, test], ignore_index=True), tuple(warnings), {"subsets": subsets}
-    )
+    rows, subsets = (pd.concat(some, ignore_index=True) for some in ([train, test], parts))
+    return Listing(rows, tuple(warnings), {"subsets": subsets})
 
 
 def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
@@ -153,9 +149,8 @@ def gldv2(folder: Path, files: frozenset[str], train_list: str) -> Listing:
         part: str, image: pd.Series, label: pd.Series, split: str, role: str | None = None
     ) -> pd.DataFrame:
         a, b, c = (image.str[place] for place in range(3))
-        return listing(
-            f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg", label, split, role
-        )
+        path = f"{part}/" + a + "/" + b + "/" + c + "/" + image + ".jpg"
+        return listing(path, label, split, role)
 
     if train_list == "clean":
         train = read_columns(list_file("train_clean.csv"), ("landmark_id", "images"))
@@ -194,10 +189,8 @@ def _gldv2_queries(path: Path, index: pd.DataFrame) -> tuple[pd.DataFrame, tuple
     positives = sizes.groupby(pairs["id"]).sum()
     differ = int((listed.groupby("id")["image"].nunique() != positives).sum())
     queries = pairs.groupby("id", sort=False)["landmark_id"].agg("|".join).reset_index()
-    warning = (
-        f"{path.name}: {differ:,} queries list fewer images than their landmarks have in the index"
-    )
-    return queries, (warning,) if differ else ()
+    what = "queries list fewer images than their landmarks have in the index"
+    return queries, (f"{path.name}: {differ:,} {what}",) if differ else ()
 
 
 def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listing:
@@ -215,9 +208,8 @@ def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> 
     """
     truth = first_present(folder, (f"gnd_{name}.mat", f"../gnd_{name}.mat"))
     if not truth.is_file() and (pickled := folder / f"gnd_{name}.pkl").is_file():
-        raise UserError(
-            f"{pickled}: a pickle can run code and is not read; download {truth.name} from the same page"
-        )
+        remedy = f"download {truth.name} from the same page"
+        raise UserError(f"{pickled}: a pickle can run code and is not read; {remedy}")
     index, queries = (pd.Series(read_mat(truth, key).astype(str)) for key in ("imlist", "qimlist"))
     gnd = read_mat(truth, "gnd", ("bbx", *GRADES))
     path = partial(prefixed, files=files, prefixes=("jpg/", "", "../jpg/"))
@@ -235,14 +227,13 @@ def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> 
         listing(query_path, queries, "test", "query"),
         listing(index_path, label, "test", "index"),
     ]
-    boxes = pd.DataFrame(np.stack(gnd["bbx"]).astype(float))
-    boxes = boxes.set_axis(["x1_px", "y1_px", "x2_px", "y2_px"], axis=1)
-    companions = {
-        "relevance": grades.assign(
-            query=grades["query"].map(query_path), image=grades["image"].map(index_path)
-        ),
-        "boxes": boxes.assign(image_path=query_path),
-    }
+    sides = ["x1_px", "y1_px", "x2_px", "y2_px"]
+    boxes = pd.DataFrame(np.stack(gnd["bbx"]).astype(float), columns=sides)
+    grades["query"], grades["image"] = (
+        grades["query"].map(query_path),
+        grades["image"].map(index_path),
+    )
+    companions = {"relevance": grades, "boxes": boxes.assign(image_path=query_path)}
     return Listing(pd.concat(rows, ignore_index=True), companions=companions)
 
 
@@ -265,9 +256,8 @@ def met(folder: Path, files: frozenset[str], distractors: str) -> Listing:
 
     def rows(table: pd.DataFrame, split: str, role: str) -> pd.DataFrame:
         label = table["id"].dropna().astype(int).astype(str)
-        return listing(
-            table["path"], label.reindex(table.index, fill_value="no-exhibit"), split, role
-        )
+        label = label.reindex(table.index, fill_value="no-exhibit")
+        return listing(table["path"], label, split, role)
 
     catalogue = val_index = records("MET_database.json", "id")
     small = "mini_MET_database.json"
@@ -318,10 +308,8 @@ def _imagenet_val_labels(folder: Path) -> pd.Series:
     names = [f"{devkit}data/ILSVRC2012_validation_ground_truth.txt" for devkit in devkits]
     truth = first_present(folder, names)
     if not truth.is_file():
-        raise UserError(
-            f"{folder}/val: neither sorted into class folders, nor LOC_val_solution.csv, nor the devkit's"
-            f" {names[0]}; download one of them"
-        )
+        absent = f"nor LOC_val_solution.csv, nor the devkit's {names[0]}; download one of them"
+        raise UserError(f"{folder}/val: neither sorted into class folders, {absent}")
     synsets = read_mat(truth.parent / "meta.mat", "synsets", ("WNID", "ILSVRC2012_ID"))
     wnid = pd.Series(synsets["WNID"].astype(str), synsets["ILSVRC2012_ID"].astype(int))
     ids = whole_numbers(read_words(truth, ["class_id"])["class_id"], truth)
@@ -361,11 +349,9 @@ def ilias(folder: Path, files: frozenset[str], distractors: str) -> Listing:
         ids = lines.str.partition(",")[0].str.strip()
         return ids[ids != ""].reset_index(drop=True)
 
-    core = "ilias_core/"
-    parts = [
-        listing(core + found, found.str.partition("/")[0], "test", role)
-        for found, role in ((ids("image_query"), "query"), (ids("positive"), "index"))
-    ]
+    core, parts = "ilias_core/", []
+    for found, role in ((ids("image_query"), "query"), (ids("positive"), "index")):
+        parts.append(listing(core + found, found.str.partition("/")[0], "test", role))
     if distractors != "leave_out":
         path = pd.Series(sorted(f for f in files if f.startswith("yfcc100m/")), dtype=str)
         key = path.str.extract(r"^[^/]+/[^/]+/(.+)\.(?:jpe?g|JPE?G|png)$")[0]
@@ -378,11 +364,9 @@ def ilias(folder: Path, files: frozenset[str], distractors: str) -> Listing:
     words = [" ".join(" ".join(read_lines(folder / one)).split()) for one in file[there]]
     texts = pd.DataFrame({"image_path": core + text, "label": text.str.partition("/")[0]})[there]
     warning = f"ILIAS: {len(words):,} of {len(text):,} text queries found"
-    return Listing(
-        pd.concat(parts, ignore_index=True),
-        () if there.all() else (warning,),
-        {"texts": texts.assign(text=words)},
-    )
+    warnings = () if there.all() else (warning,)
+    companions = {"texts": texts.assign(text=words)}
+    return Listing(pd.concat(parts, ignore_index=True), warnings, companions)
 
 
 def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
@@ -421,7 +405,5 @@ def uned(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
     return Listing(pd.concat(parts, ignore_index=True))
 
 
-SPECIAL = {
-    reader.__name__: reader
-    for reader in (cars196, vehicleid, gldv2, revisited, met, imagenet, gpr1200, ilias, uned)
-}
+READERS = (cars196, vehicleid, gldv2, revisited, met, imagenet, gpr1200, ilias, uned)
+SPECIAL = {reader.__name__: reader for reader in READERS}

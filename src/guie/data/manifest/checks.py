@@ -68,10 +68,9 @@ def check(
     places: Sequence[int] | np.ndarray | None = None,
     unit: str = "line",
 ) -> list[Fault]:
-    """Return (place, message) of every error, sorted by place.
+    """Return (place, message) of every error of a table of texts, indexed from 0; sorted by place.
 
     Args:
-        table: the columns as text, indexed from 0.
         sidecar: the declared, and so allowed, overlaps.
         places: place of each row in its file; default: its line in a CSV without blank lines.
         unit: name of a place ("line" or "row") in messages that point to another row.
@@ -169,15 +168,12 @@ def _repeat_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[tuple[int,
         & (rows.groupby("image_path")["label"].transform("nunique") == 1)
     )
     first = pd.Series(rows.index, rows.index).groupby(image).transform("first")
+    words = {"label": "conflicting labels:", "split": "a leak: split"}
     for row in rows.index[~legal & (first != rows.index)]:
-        yield row, first[row], _repeat(rows.loc[first[row]], rows.loc[row])
-
-
-def _repeat(first: pd.Series, again: pd.Series) -> str:
-    """Describe how the second row of an image contradicts the first."""
-    found = []
-    if first["label"] != again["label"]:
-        found.append(f"conflicting labels: {first['label']!r} there, {again['label']!r} here")
-    if first["split"] != again["split"]:
-        found.append(f"a leak: split {first['split']!r} there, {again['split']!r} here")
-    return "; ".join(found) or "delete one of the two"
+        one, again = rows.loc[first[row]], rows.loc[row]
+        how = [
+            f"{what} {one[column]!r} there, {again[column]!r} here"
+            for column, what in words.items()
+            if one[column] != again[column]
+        ]
+        yield row, first[row], "; ".join(how) or "delete one of the two"

@@ -14,7 +14,7 @@ manifest. Images are named as in the manifest's image_path.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import Decode, size_as
+from guie.config.types import Decode
+from guie.data.images import size_as
 from guie.data.manifest.reading import one_class_each, read_csv_rows
 
 COLUMNS = {
@@ -74,13 +75,13 @@ def renamed(companions: Companions, rename: Callable[[pd.Series], pd.Series]) ->
     }
 
 
-def joined(several: Iterable[Companions]) -> Companions:
+def joined(several: Sequence[Companions]) -> Companions:
     """Concatenate the companions of several manifests, each kind in their order."""
-    tables: dict[str, list[pd.DataFrame]] = {}
-    for companions in several:
-        for kind, rows in companions.items():
-            tables.setdefault(kind, []).append(rows)
-    return {kind: pd.concat(parts, ignore_index=True) for kind, parts in tables.items()}
+    kinds = dict.fromkeys(kind for companions in several for kind in companions)
+    return {
+        kind: pd.concat([one[kind] for one in several if kind in one], ignore_index=True)
+        for kind in kinds
+    }
 
 
 def within(companions: Companions, table: pd.DataFrame) -> Companions:
@@ -116,10 +117,7 @@ class Box(NamedTuple):
 def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
     """Return the companion `boxes`: image_path and the four sides as whole numbers, indexed by line.
 
-    Args:
-        images: those of the manifest.
-
-    Raises UserError naming the line of a box that is invalid, empty, repeated, or of an unknown image.
+    Raises UserError naming the line of a box that is invalid, empty, repeated, or of no image of `images`.
     """
     boxes = read_companion(path, "boxes")
     _, *sides = COLUMNS["boxes"]
@@ -142,23 +140,14 @@ def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
 def boxes_of(
     path: Path, boxes: pd.DataFrame, root: Path, images: Sequence[str], decode: Decode = "seen"
 ) -> list[Box | None]:
-    """Return the box of each image, or None.
-
-    Raises UserError naming the line of a box outside its image.
-    """
+    """Return the box of each image, or None. Raises UserError naming the line of a box outside its image."""
     found = {name: (line, Box(*sides)) for line, name, *sides in boxes.itertuples(name=None)}
-    crops: list[Box | None] = []
     for image in images:
-        line, box = found.get(image, (-1, None))
-        crops.append(box)
-        if box is None:
+        if image not in found:
             continue
-        width, height = size_as(decode, root / image)
+        (line, box), (width, height) = found[image], size_as(decode, root / image)
         beyond = max(-box.left_px, -box.top_px, box.right_px - width, box.bottom_px - height)
         if beyond > BEYOND_PX:
-            sides = ", ".join(map(str, box))
-            raise UserError(
-                f"{path}:{line}: {image}: its box {sides} is outside the image, which is"
-                f" {width} x {height}"
-            )
-    return crops
+            fault = f"its box {', '.join(map(str, box))} is outside the image"
+            raise UserError(f"{path}:{line}: {image}: {fault}, which is {width} x {height}")
+    return [found[image][1] if image in found else None for image in images]

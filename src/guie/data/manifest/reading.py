@@ -21,8 +21,7 @@ import pyarrow.csv
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import write_text
 from guie.config.loading import load_config, to_yaml
-from guie.config.types import Config
-from guie.data.images import Decode
+from guie.config.types import Config, Decode
 
 REQUIRED = ("image_path", "label", "domain", "split", "role")
 OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")
@@ -48,10 +47,7 @@ class DomainDeclaration(Config):
 
 
 class Sidecar(Config):
-    """`<manifest name>.sidecar.yaml`: how images are decoded, and declared overlaps, which the checks allow.
-
-    Attributes: `decode`, as a person sees them, or as the challenge's host; see `guie.data.images`.
-    """
+    """`<manifest name>.sidecar.yaml`: how images are decoded, and what overlaps the checks allow."""
 
     decode: Decode = "seen"
     domains: dict[str, DomainDeclaration] = {}
@@ -67,10 +63,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def read_sidecar(path: Path) -> Sidecar:
-    """Return what the sidecar of the manifest `path` says; the defaults if it does not exist.
-
-    Raises UserError for an invalid sidecar.
-    """
+    """Return the sidecar of the manifest `path`; the defaults if it does not exist. Raises UserError."""
     file = sidecar_path(path)
     return load_config(file, Sidecar) if os.path.lexists(file) else Sidecar()
 
@@ -133,7 +126,7 @@ def read_rows(path: Path) -> TextRows:
 
 
 def read_csv_rows(path: Path, required: Sequence[str] = ()) -> TextRows:
-    """Return the rows of any CSV with a header, indexed from 0, as text, without blank lines.
+    """Return the rows of any CSV with a header, as text, without blank lines.
 
     Raises UserError naming the file and a missing column, or the first invalid line.
     """
@@ -163,15 +156,13 @@ def _read_parquet(path: Path) -> TextRows:
 def _read_csv(path: Path, required: Sequence[str]) -> TextRows:
     data = path.read_bytes()
     if not data.strip():
-        raise UserError(
-            f"{path}: cannot be read: it is empty; its first line must name its columns"
-        )
+        remedy = "its first line must name its columns"
+        raise UserError(f"{path}: cannot be read: it is empty; {remedy}")
     if b"\0" in data[:HEAD_BYTES]:  # UTF-16, a workbook, an archive
         raise UserError(f"{path}: is not text in UTF-8; {SAVE_AS}")
     try:
-        columns: list[str] = next(
-            (row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), []
-        )
+        header = (row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row))
+        columns: list[str] = next(header, [])
     except csv.Error as error:
         raise UserError(f"{path}: cannot be read as a table: {error}") from None
     _refuse_columns(path, columns, required)
@@ -219,17 +210,15 @@ def _read_by_line(data: bytes, columns: list[str]) -> TextRows:
         except csv.Error as error:
             faults.append((line, f"a quote is opened or closed in the wrong place ({error})"))
             continue
-        if _is_blank(row):
-            continue
-        if len(row) == len(columns):
+        if len(row) == len(columns) and not _is_blank(row):
             rows.append(row)
             lines.append(line)
-            continue
-        remedy = "put quotes around a value that holds a comma"
-        if len(row) < len(columns):
-            remedy = "a column without a value still needs its comma"
-        found = f"{len(row)} columns where the header has {len(columns)}"
-        faults.append((line, f"{found}; {remedy}"))
+        elif not _is_blank(row):
+            remedy = "put quotes around a value that holds a comma"
+            if len(row) < len(columns):
+                remedy = "a column without a value still needs its comma"
+            found = f"{len(row)} columns where the header has {len(columns)}"
+            faults.append((line, f"{found}; {remedy}"))
     table = pd.DataFrame(rows[1:], columns=columns, dtype=str)  # the first is the header
     return TextRows(table, np.array(lines[1:], dtype=int), "line", faults)
 

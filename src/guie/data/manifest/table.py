@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +13,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import DECODERS, OpenImage
 from guie.data.manifest.checks import check, notes
-from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
     OPTIONAL,
     REQUIRED,
@@ -24,9 +22,15 @@ from guie.data.manifest.reading import (
     read_sidecar,
     write_sidecar,
 )
-from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.cached import cached_folder, local_copy, read_mapped, write_mapped
-from guie.data.shards.index import is_index, read_facts
+from guie.data.shards.index import (
+    cached_folder,
+    is_index,
+    local_copy,
+    read_facts,
+    read_mapped,
+    write_mapped,
+)
+from guie.data.shards.storage import as_path, shown, url_of
 
 SHOWN = 50  # errors printed; the rest are counted
 NOTED = 5  # rows printed per kind of note; the rest are counted
@@ -37,58 +41,41 @@ logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checked table, the folder its paths are relative to, and its declared overlaps.
-
-    Attributes:
-        companions: its companion tables, if they were read.
-    """
+    """A checked table, the folder its paths are relative to, and its sidecar; its companions if read."""
 
     table: pd.DataFrame
     root: Path
     path: Path
     sidecar: Sidecar
-    companions: Companions = field(default_factory=dict)
-
-    @property
-    def open_image(self) -> OpenImage:
-        """The decoder that its sidecar names."""
-        return DECODERS[self.sidecar.decode]
+    companions: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def split(self, name: str) -> pd.DataFrame:
         """Return the rows of one split, re-indexed from 0. Raises UserError if there are none."""
         rows = rows_where(self.table, self.table["split"] == name)
         if rows.empty:
-            found = ", ".join(sorted(self.table["split"].unique()))
+            known = sorted(self.table["split"].unique())
             remedy = ""
             if name != "train":
-                scored = name == "test" and (self.table["split"] == "val").any()
-                remedy = f"; {'use --split val, or ' if scored else ''}"
+                remedy = "; use --split val, or " if name == "test" and "val" in known else "; "
                 remedy += f"set {name}_fraction in the mix's config and run curate.py again"
-            raise UserError(f"{self.path}: no rows of split {name!r}; it has: {found}{remedy}")
+            found = f"it has: {', '.join(known)}{remedy}"
+            raise UserError(f"{self.path}: no rows of split {name!r}; {found}")
         return rows
 
     def without(self, domains: Collection[str]) -> Manifest:
-        """Return the manifest without these domains, in every split.
-
-        Raises UserError for an unknown domain, and if no domain would remain.
-        """
+        """Return the manifest without these domains, in every split. Raises UserError."""
         if not domains:
             return self
         known = set(self.table["domain"].unique())
-        unknown = sorted(set(domains) - known)
-        if unknown:
-            raise UserError(
-                f"{self.path}: has no domain {', '.join(unknown)} to leave out; it has:"
-                f" {', '.join(sorted(known))}"
-            )
+        if unknown := ", ".join(sorted(set(domains) - known)):
+            found = ", ".join(sorted(known))
+            raise UserError(f"{self.path}: has no domain {unknown} to leave out; it has: {found}")
         if known <= set(domains):
             raise UserError(f"{self.path}: every domain is left out")
-        return replace(
-            self, table=rows_where(self.table, ~self.table["domain"].isin(list(domains)))
-        )
+        others = ~self.table["domain"].isin(list(domains))
+        return replace(self, table=rows_where(self.table, others))
 
     def file(self, image_path: str) -> Path:
-        """Return the file of an image of this manifest."""
         return self.root / image_path
 
 
@@ -105,10 +92,8 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     """Read and check a manifest (CSV or Parquet, by extension), or the index of shards in its place.
 
     The root of an index is the index itself. An index in object storage is copied into the cache. The table
-    of an index is checked once, and mapped from the cache; see `read_mapped`.
-
-    Legal but unusual rows, such as queries without a positive, are logged as warnings. Of several
-    processes only the first logs them.
+    of an index is checked once, and mapped from the cache; see `read_mapped`. Legal but unusual rows, such
+    as queries without a positive, are logged as warnings, by the first of several processes.
 
     Raises UserError that names every bad row by file and line, all of them at once.
     """
@@ -116,9 +101,8 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     path = local_copy(str(named), refresh=True) if url_of(named) else named
     sidecar, indexed = read_sidecar(path), is_index(path)
     if indexed and root:
-        raise UserError(
-            f"{shown(named)}: the shards of an index must be in its folder; leave out the root ({root})"
-        )
+        fault = "the shards of an index must be in its folder"
+        raise UserError(f"{shown(named)}: {fault}; leave out the root ({root})")
     folder = as_path(root) if root else named if indexed else named.parent
     table, unusual = _mapped(path, named, sidecar) if indexed else _checked(path, sidecar)
     if os.environ.get("RANK", "0") == "0":  # as set by torchrun and accelerate launch
@@ -151,10 +135,9 @@ def _checked(path: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
         if more := len(faults) - len(lines):
             lines.append(f"{path}: and {more:,} more faults")
         raise UserError("\n".join(lines))
-    table = rows.table
+    table, unusual = rows.table, []
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
-    unusual = []
     for found in notes(rows.table):
         unusual += [f"{at(rows.places[row])}: warning: {what}" for row, what in found[:NOTED]]
         if len(found) > NOTED:

@@ -35,8 +35,7 @@ def domain_shares(
         log_D = np.log(size_D) / config.temperature
         weight_D = np.exp(log_D - log_D.max())  # a temperature near 0 would overflow
     elif isinstance(config, SpecialistStepsConfig):
-        missing = sorted(set(domains) - set(config.steps))
-        if missing:
+        if missing := sorted(set(domains) - set(config.steps)):
             raise UserError(f"stages: sampler: steps has no entry for {', '.join(missing)}")
         _refuse_unknown("steps", config.steps, domains)
         weight_D = np.array([config.steps[domain] for domain in domains], dtype=float)
@@ -57,15 +56,10 @@ def domain_factors(config: DomainSamplerConfig, domains: Sequence[str]) -> np.nd
 def apportion(
     share_D: np.ndarray, total: int, owed_D: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split `total` >= D into whole numbers by share, (D,), each at least 1.
+    """Split `total` >= D into whole numbers by shares with sum 1, (D,), each at least 1.
 
-    Hamilton's method: round down, then add 1 to the largest remainders. The rounding error is carried
-    to the next call, or the same domains would profit from rounding every time.
-
-    Args:
-        share_D: shares with sum 1.
-        total: the number to split.
-        owed_D: accumulated rounding error of earlier calls, with sum 0.
+    Hamilton's method: round down, then add 1 to the largest remainders. The rounding error `owed_D`, with
+    sum 0, is carried to the next call, or the same domains would profit from rounding every time.
 
     Returns: the number for each domain, and the new accumulated rounding error.
     """
@@ -92,12 +86,9 @@ def at_least(share_D: np.ndarray, least: float) -> np.ndarray:
 
 
 def _refuse_unknown(field: str, names: Iterable[str], domains: Sequence[str]) -> None:
-    unknown = sorted(set(names) - set(domains))
-    if unknown:
-        raise UserError(
-            f"stages: sampler: {field} names {', '.join(unknown)}; the domains of this stage are"
-            f" {', '.join(domains)}"
-        )
+    if unknown := ", ".join(sorted(set(names) - set(domains))):
+        known = f"the domains of this stage are {', '.join(domains)}"
+        raise UserError(f"stages: sampler: {field} names {unknown}; {known}")
 
 
 class Cyclic:
@@ -123,21 +114,16 @@ class _Dealt:
         self._before = lru_cache(maxsize=2)(self._deal)
 
     def at(self, step: int) -> Units:
-        """Return the units of each domain (D,) in this step, and in all earlier steps."""
         period, offset = divmod(step, self.steps)
         before_SD = self._before(period)
         return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
 
     def _decide(self, share_D: np.ndarray) -> None:
-        """Split the units of the next period."""
         quota_D, self.owed_D = apportion(share_D, self.steps * self.units, self.owed_D)
         self.given_PD.append(self.given_PD[-1] + quota_D)
 
     def _deal(self, period: int) -> np.ndarray:
-        """Deal units to the steps in turn, domain by domain, and shuffle the steps.
-
-        Returns: (S + 1, D), the units of each domain before each step.
-        """
+        """Deal units to the steps in turn, domain by domain; return those before each step, (S + 1, D)."""
         quota_D = self.given_PD[period + 1] - self.given_PD[period]
         end_D = np.cumsum(quota_D)
         step_S1 = np.arange(self.steps)[:, None]
@@ -160,7 +146,6 @@ class Shuffled(_Dealt):
         share_D: shares with sum 1.
         steps: S, steps per epoch.
         units: units per step over all domains; `steps * units` is at least D.
-        seed: integers unique to this plan.
     """
 
     def __init__(self, share_D: np.ndarray, steps: int, units: int, seed: Sequence[int]):
@@ -188,21 +173,15 @@ class LossDriven(_Dealt):
     A step is a pure function of (seed, step, state). The state is the shares of all periods decided so
     far, and the losses of the current period.
 
-    Args:
-        domains: names of the domains.
-        config: period, memory, factors.
-        seed: integers unique to this plan.
-
-    Raises:
-        UserError: if a period has fewer steps than there are domains.
+    Raises UserError if a period has fewer steps than there are domains.
     """
 
     def __init__(self, domains: Sequence[str], config: LossDrivenConfig, seed: Sequence[int]):
-        if config.period < len(domains):
-            raise UserError(
-                f"stages: sampler: period: {config.period} steps are too few, as each of the"
-                f" {len(domains)} domains needs a step; set at least {len(domains)}"
+        if config.period < (count := len(domains)):
+            fault = (
+                f"{config.period} steps are too few, as each of the {count} domains needs a step"
             )
+            raise UserError(f"stages: sampler: period: {fault}; set at least {count}")
         super().__init__(len(domains), config.period, 1, seed)
         self.memory, self.factor_D = config.memory, domain_factors(config, domains)
         self.shares_PD: list[np.ndarray] = []
@@ -211,10 +190,7 @@ class LossDriven(_Dealt):
         self._open_window()
 
     def at(self, step: int) -> Units:
-        """Return the units of each domain (D,) in this step, and in all earlier steps.
-
-        Raises UserError if the losses that decide the step are not known yet.
-        """
+        """Return `Units`. Raises UserError if the losses that decide the step are not known yet."""
         if step // self.steps >= len(self.shares_PD):
             raise UserError(
                 f"stages: sampler: step {step} is requested before the losses that decide it are known;"
@@ -223,11 +199,13 @@ class LossDriven(_Dealt):
         return super().at(step)
 
     def shares(self, step: int) -> np.ndarray:
-        """Return the shares (D,) of this step's period."""
         return self.shares_PD[step // self.steps]
 
     def note(self, step: int, loss: Tensor | float) -> None:
-        """Record the loss of each step once, in order. Synchronises with the device once per period."""
+        """Record the global batch's loss, equal in all processes, of each step once, in order.
+
+        Synchronises with the device once per period.
+        """
         self.seen.append((int(self.at(step)[0].argmax()), torch.as_tensor(loss).detach()))
         if (step + 1) % self.steps == 0:
             self._fold()

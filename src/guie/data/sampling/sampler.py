@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.sampling import (
@@ -24,12 +23,31 @@ from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, domai
 from guie.data.sampling.streams import Draws, Pool, ShardStream, key, make_pools, merged
 
 
-class _RankSteps:
-    """One process's part of the global batches from `start_step` on: of n, r takes r, r + n, r + 2n ..."""
+class RankBatches:
+    """One process's part of the global batches from `start_step` on: of n, r takes r, r + n, r + 2n ...
 
-    def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
+    As a DataLoader's batch sampler it yields lists of (step, position in the global batch, row), which may
+    seed a sample's augmentation; or with fixed views of (view, number of the image by its path, row).
+
+    Args:
+        views: number of fixed views per image, taken in turn; None: each view is drawn.
+        paths: image path of each row, for fixed views.
+    """
+
+    generic: RankBatches | None = None  # of `add_generic`: row n of it is row -1 - n here
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        start_step: int,
+        end_step: int,
+        rank: int,
+        ranks: int,
+        views: int | None = None,
+        paths: StringColumn | Sequence[str] = (),
+    ):
         self.sampler, self.steps = sampler, range(start_step, end_step)
-        self.rank, self.ranks = rank, ranks
+        self.rank, self.ranks, self.views, self.paths = rank, ranks, views, paths
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -40,50 +58,22 @@ class _RankSteps:
             visits, rows = self.sampler.draw(step)
             yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
 
-
-class RankBatches(_RankSteps):
-    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
-
-    Yields lists of (step, position in the global batch, row), which may seed a sample's augmentation.
-    """
-
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        for step, (_, rows) in zip(self.steps, self.draws(), strict=True):
-            yield [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows.tolist())]
-
-
-class RankDraws(_RankSteps):
-    """The same batches as pairs of arrays, see `draws`, for a loader of whole batches."""
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return self.draws()
-
-
-class RankViews(_RankSteps):
-    """The same batches, cycling through each image's fixed views, as a DataLoader's batch sampler.
-
-    Yields lists of (view, number of the image by its path, row).
-
-    Args:
-        views: number of views per image.
-        paths: image path of each row.
-    """
-
-    def __init__(self, draws: RankDraws, views: int, paths: StringColumn | Sequence[str]):
-        steps = draws.steps
-        super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
-        self.views, self.paths = views, paths
-
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        for visits_B, rows_B in self.draws():
-            pairs = zip(visits_B.tolist(), rows_B.tolist(), strict=True)
-            yield [(visit % self.views, key(self.paths[row]), row) for visit, row in pairs]
+        generic = iter(self.generic or ())
+        for step, (visits_B, rows_B) in zip(self.steps, self.draws(), strict=True):
+            rows = rows_B.tolist()
+            if self.views:
+                views = (visits_B % self.views).tolist()
+                yield [(v, key(self.paths[row]), row) for v, row in zip(views, rows, strict=True)]
+                continue
+            keys = [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows)]
+            yield keys + [(s, place, ~row) for s, place, row in next(generic, ())]
 
 
 class Sampler:
     """Global batches of a stage. An epoch has as many images as the training set, or their weights' sum.
 
-    A batch is a pure function of (seed, step); if the sampler `learns`, also of its state.
+    A batch is a pure function of (seed, step); if it has a `learner`, also of its state.
 
     * Every batch is full: the images of a small domain repeat.
     * Within a domain, every image occurs once before any occurs twice. With weights see
@@ -108,8 +98,7 @@ class Sampler:
 
     Attributes: `left_out`, the number of rows in classes with too few images.
 
-    Raises:
-        UserError: if the config names unknown domains, or a batch cannot be filled as configured.
+    Raises UserError if the config names unknown domains, or a batch cannot be filled as configured.
     """
 
     def __init__(
@@ -145,10 +134,6 @@ class Sampler:
         else:
             self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
 
-    def batch(self, step: int) -> np.ndarray:
-        """Return the row numbers of this step's global batch, length `batch_size`."""
-        return self.draw(step)[1]
-
     def draw(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return this step's global batch: (how often the stage drew each row before, row numbers)."""
         taken_D, before_D = self.plan.at(step)
@@ -169,26 +154,18 @@ class Sampler:
         return dict(zip(self.domains, self.plan.shares(step).tolist(), strict=True))
 
     @property
-    def learns(self) -> bool:
-        """Whether losses decide later batches, so that `note` and the state matter."""
-        return isinstance(self.plan, LossDriven)
-
-    def note(self, step: int, loss: Tensor | float) -> None:
-        """Record the loss of the global batch, equal in every process, for each step once, in order.
-
-        Only a sampler that learns uses it.
-        """
-        if isinstance(self.plan, LossDriven):
-            self.plan.note(step, loss)
+    def learner(self) -> LossDriven | None:
+        """The plan, if losses decide later batches: it needs the loss of each global batch."""
+        return self.plan if isinstance(self.plan, LossDriven) else None
 
     def state(self) -> dict[str, Any]:
         """Return the state to checkpoint: lists of numbers by name; empty unless the sampler learns."""
-        return self.plan.state() if isinstance(self.plan, LossDriven) else {}
+        return self.learner.state() if self.learner else {}
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume from the state of a sampler with the same arguments; if empty, from the beginning."""
-        if isinstance(self.plan, LossDriven) and state:
-            self.plan.load(state)
+        if self.learner and state:
+            self.learner.load(state)
 
 
 def _plan(
@@ -207,24 +184,19 @@ def _plan(
 def _shard_numbers(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> np.ndarray:
     """Return a number for the shard of each row. Raises UserError without shards, or with weights."""
     if shard_of_row is None:
-        raise UserError(
-            "stages: sampler: shards needs an index of shards as data.manifest; write one by"
-            " curate.py --shards, or choose another sampler"
-        )
+        fault = "needs an index of shards as data.manifest"
+        remedy = "write one by curate.py --shards, or choose another sampler"
+        raise UserError(f"stages: sampler: shards {fault}; {remedy}")
     if weight_of_row is not None:
-        raise UserError(
-            "stages: sampler: shards draws all images equally often, but the manifest has a weight"
-            " column; choose another sampler"
-        )
+        fault = "draws all images equally often, but the manifest has a weight column"
+        raise UserError(f"stages: sampler: shards {fault}; choose another sampler")
     return StringColumn(shard_of_row).encoded()[0]
 
 
 def _images_per_class(config: DomainSamplerConfig, batch_size: int) -> int:
     images = config.images_per_class or 1
     if batch_size % images:
-        allowed = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
-        raise UserError(
-            f"stages: batch_size {batch_size} is no multiple of sampler.images_per_class {images};"
-            f" it can be {', '.join(allowed)}"
-        )
+        allowed = ", ".join(str(n) for n in range(1, batch_size + 1) if batch_size % n == 0)
+        fault = f"batch_size {batch_size} is no multiple of sampler.images_per_class {images}"
+        raise UserError(f"stages: {fault}; it can be {allowed}")
     return images

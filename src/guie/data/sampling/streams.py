@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,9 +29,7 @@ class Pool:
         """The number of images, or the sum of their weights."""
         return len(self.rows) if self.weights is None else self.weights.sum()
 
-    def stream(
-        self, seed: Sequence[int], classes: int, images: int
-    ) -> Stream | WeightedStream | ClassStream:
+    def stream(self, seed: Sequence[int], classes: int, images: int) -> Draws:
         """Return the images in training order, as P classes of K images if the pool has classes."""
         seed = (*seed, key(self.domain))
         if self.classes is not None:
@@ -56,13 +53,10 @@ def make_pools(
     parts = dict(zip(domains, np.split(rows, np.bincount(domain_N).cumsum()[:-1]), strict=True))
     rows_of = {domain: parts[domain] for domain in sorted(domains)}
     if config.images_per_class is None:
-        weights = None
-        if config.weights and weight_of_row is not None:
-            weights = weight_of_row.to_numpy(float)
-        return [
-            Pool(domain, rows, None, None if weights is None else weights[rows])
-            for domain, rows in rows_of.items()
-        ]
+        if not config.weights or weight_of_row is None:
+            return [Pool(domain, rows, None, None) for domain, rows in rows_of.items()]
+        weights = weight_of_row.to_numpy(float)
+        return [Pool(domain, rows, None, weights[rows]) for domain, rows in rows_of.items()]
     if config.weights and weight_of_row is not None:
         raise UserError(
             "stages: sampler: images_per_class draws all classes of a domain equally often, but the"
@@ -83,12 +77,11 @@ def merged(pools: Sequence[Pool]) -> Pool:
     rows = np.concatenate([pool.rows for pool in pools])
     order = np.argsort(rows)
 
-    def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        given = [part for part in parts if part is not None]  # all or none
-        return np.concatenate(given)[order] if given else None
+    def joined(column: str) -> np.ndarray | None:
+        parts = [getattr(pool, column) for pool in pools]  # all or none
+        return None if parts[0] is None else np.concatenate(parts)[order]
 
-    classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
-    return Pool("all", rows[order], joined(classes), joined(weights))
+    return Pool("all", rows[order], joined("classes"), joined("weights"))
 
 
 def _without_rare(pool: Pool, images_per_class: int) -> Pool:
@@ -96,10 +89,10 @@ def _without_rare(pool: Pool, images_per_class: int) -> Pool:
     images_of = np.bincount(pool.classes)
     kept = images_of[pool.classes] >= images_per_class
     if not kept.any():
+        fault = f"no class of {pool.domain} has images_per_class {images_per_class} images"
         raise UserError(
-            f"stages: sampler: no class of {pool.domain} has images_per_class"
-            f" {images_per_class} images; set it to at most {images_of.max()}, or set"
-            " rare_classes: repeat, or leave the domain out of the stage's domains"
+            f"stages: sampler: {fault}; set it to at most {images_of.max()}, or set rare_classes: repeat,"
+            " or leave the domain out of the stage's domains"
         )
     return Pool(pool.domain, pool.rows[kept], pool.classes[kept], None)
 
@@ -114,11 +107,6 @@ class Walk:
       differ by at most one.
     * At the end of every chunk, the visits per item differ by at most one.
     * With groups of one, a chunk is a pass: every item once before any twice.
-
-    Args:
-        size: number of items.
-        seed: integers unique to this walk.
-        group: number of positions that belong together.
     """
 
     def __init__(self, size: int, seed: Sequence[int], group: int = 1):
@@ -149,41 +137,25 @@ class Walk:
         return np.random.default_rng([*self.seed, number])
 
 
-class Draws(ABC):
-    """An endless stream of rows."""
-
-    @abstractmethod
-    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
-
-    def take(self, start: int, count: int) -> np.ndarray:
-        """Return the rows at positions start .. start + count - 1."""
-        return self.draw(start, count)[1]
-
-
-class Stream(Draws):
+class Stream:
     """Rows in endless shuffled passes: every row once before any row twice."""
 
     def __init__(self, rows: np.ndarray, seed: Sequence[int]):
         self.rows, self.walk = rows, Walk(len(rows), seed)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
         visits, items = self.walk.take(start, count)
         return visits, self.rows[items]
 
 
-class WeightedStream(Draws):
+class WeightedStream:
     """Rows in endless shuffled passes, each row in proportion to its weight.
 
     A pass has as many positions as the sum of the weights, rounded. A row of weight w occurs in it
     floor(w) or ceil(w) times, w on average: systematic sampling (Madow, 1949), with a new offset for
     every pass. The same holds of consecutive rows and the sum of their weights, and so of a class in a
     manifest ordered by class. Weights of 1 make a `Stream`.
-
-    Args:
-        rows: the rows.
-        weight: a positive weight for each of them.
-        seed: integers unique to this stream.
     """
 
     def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
@@ -193,33 +165,26 @@ class WeightedStream(Draws):
         self.end = np.cumsum(self.expected)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw as in `Draws`; draws in earlier passes are counted by their expected number."""
+        """Draw as `Stream` does; draws in earlier passes are counted by their expected number."""
         passes, slots = self.walk.take(start, count)
         numbers, which = np.unique(passes, return_inverse=True)
-        offset = np.array([self._offset(number) for number in numbers])[which]
+        seeds = [[*self.seed, key("offset"), number] for number in numbers.tolist()]
+        offset = np.array([np.random.default_rng(seed).random() for seed in seeds])[which]
         picked = np.searchsorted(self.end, slots + offset, side="right")
         picked = np.minimum(picked, len(self.rows) - 1)  # rounding may end short of n
         first = np.ceil(self.end[picked] - self.expected[picked] - offset)
         earlier = np.rint(passes * self.expected[picked])
         return (earlier + slots - first).astype(np.int64), self.rows[picked]
 
-    def _offset(self, number: int) -> float:
-        return np.random.default_rng([*self.seed, key("offset"), int(number)]).random()
 
-
-class ClassStream(Draws):
+class ClassStream:
     """Rows in tuples of K images of one class, classes equally often; for batches of P x K.
 
     Each run of P tuples, counted from position 0, has distinct classes, and the K images of a tuple are
     distinct. They repeat if a domain has fewer classes, or a class fewer images. Both are a `Walk`:
     classes in groups of P, and the images of a class in groups of K. So both occur equally often.
 
-    Args:
-        rows: the rows.
-        class_of_row: the class of each of them, as a number.
-        seed: integers unique to this stream.
-        classes: P, tuples per batch.
-        images: K, images per tuple.
+    There are P `classes` a batch and K `images` a tuple.
     """
 
     def __init__(
@@ -238,7 +203,7 @@ class ClassStream(Draws):
         self.walk = Walk(len(first), seed, classes)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw as in `Draws`; start and count must be multiples of K."""
+        """Draw as `Stream` does; start and count must be multiples of K."""
         visits, classes = self.walk.take(start // self.images, count // self.images)
         tuples = [self._tuple(*each) for each in zip(visits, classes, strict=True)]
         visit_N, row_N = (np.concatenate(part) for part in zip(*tuples, strict=True))
@@ -251,16 +216,11 @@ class ClassStream(Draws):
         return visits, rows[items]
 
 
-class ShardStream(Draws):
+class ShardStream:
     """Rows in endless passes, every row once before any row twice, from a few shards at a time.
 
     A pass takes the shards in random order and forms windows of so many shards; the last may have fewer.
-    The rows of a window are shuffled together.
-
-    Args:
-        shard_of_row: the shard of each row, as a number from 0 on; none is left out.
-        window: shards whose rows are shuffled together.
-        seed: integers unique to this stream.
+    The rows of a window are shuffled together. Shards are numbers from 0 on; none is left out.
     """
 
     def __init__(self, shard_of_row: np.ndarray, window: int, seed: Sequence[int]):
@@ -294,6 +254,10 @@ class ShardStream(Draws):
         rows = [self.rows[self.bounds[shard] : self.bounds[shard + 1]] for shard in shards]
         rng = np.random.default_rng([*self.seed, number, window])
         return rng.permutation(np.concatenate(rows))
+
+
+# Endless streams of rows
+Draws = Stream | WeightedStream | ClassStream | ShardStream
 
 
 def key(name: str) -> int:

@@ -1,18 +1,48 @@
-"""Open images in shards by their addresses, and tell their state without reading them."""
+"""Open images in shards by their addresses, and tell their state without reading them.
+
+An image's address is its index, a slash, and its image_path: `shards/index.parquet/a/b.jpg`. So the index
+takes the place of a manifest's root folder, and `root / image_path` names a file or an image in a shard.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 
 from guie.base.errors import UserError
-from guie.data.shards.address import may_be_index, shown, split_address, url_of
-from guie.data.shards.cached import Places, open_places
-from guie.data.shards.storage import fetch_ahead, objects_below, read_object, read_range
+from guie.data.shards.index import Places, open_places
+from guie.data.shards.storage import (
+    fetch_ahead,
+    objects_below,
+    read_object,
+    read_range,
+    shown,
+    url_of,
+)
+
+SUFFIX = ".parquet"
+
+
+def _may_be_index(path: str) -> bool:
+    """Return whether a path is a file or names an object: a folder may be called `x.parquet` too."""
+    return bool(url_of(path)) or os.path.isfile(path)
+
+
+def _split(
+    path: str, may_be_index: Callable[[str], bool] = _may_be_index
+) -> tuple[str, str] | None:
+    """Return the index and the image_path of an address; None for the path of a file."""
+    end = path.find(f"{SUFFIX}/")
+    while end >= 0:
+        index = path[: end + len(SUFFIX)]
+        if may_be_index(index):
+            return index, path[end + len(SUFFIX) + 1 :]
+        end = path.find(f"{SUFFIX}/", end + 1)
+    return None
 
 
 def open_in_shard(path: str) -> io.BytesIO | None:
@@ -20,7 +50,7 @@ def open_in_shard(path: str) -> io.BytesIO | None:
 
     Raises UserError: no such image in the index, no such object, or as `read_range`.
     """
-    address = split_address(path)
+    address = _split(path)
     if address is None:
         url = url_of(path)
         return io.BytesIO(read_object(url)) if url else None
@@ -39,7 +69,7 @@ def fetch_images(paths: Sequence[str]) -> None:
     found, objects = [], []
     for path in paths:
         if url := url_of(path):
-            if address := split_address(path):
+            if address := _split(path):
                 found.append(open_places(address[0]).range_of(address[1]))
             else:
                 objects.append(url)
@@ -87,13 +117,12 @@ def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
 def _located(paths: Sequence[str]) -> Iterator[tuple[Places, np.ndarray, np.ndarray]]:
     """Yield, for each index: its places, the positions of its images in `paths`, and their rows."""
     members: dict[str, tuple[list[int], list[str]]] = {}
-    checked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
+    checked_once = cache(_may_be_index)  # a million images of one index ask the disk a single time
     prefix = "\0"
-    numbers: list[int] = []
-    names: list[str] = []
+    numbers, names = list[int](), list[str]()
     for number, path in enumerate(paths):
         if not path.startswith(prefix):  # the index of the image before, and a slash
-            address = split_address(path, checked_once)
+            address = _split(path, checked_once)
             if address is None:
                 continue
             prefix = f"{address[0]}/"

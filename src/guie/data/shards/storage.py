@@ -1,5 +1,8 @@
 """Read byte ranges: of a file by `os.pread`, of an object by fsspec, with retries and a bounded cache.
 
+`s3://bucket/x` is written `/s3:/bucket/x` inside the program. `Path` would cut one of the two slashes, and
+`os.path.abspath` would put the working folder before it.
+
 The cache holds a sparse copy of each shard in `GUIE_CACHE`. Nothing records which bytes it has: a range
 counts as cached if its hash is that of the index. So a process that is killed, and several processes that
 write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 by default, and 0 turns it off.
@@ -8,6 +11,7 @@ write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 b
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import re
@@ -19,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,7 +32,6 @@ import xxhash
 
 from guie.base.errors import DISK_FULL, UserError, optional_module, why_unreadable
 from guie.base.files import cache_folder
-from guie.data.shards.address import shown, url_of
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks to wait by 503
 TIMEOUT_S = 30  # for an answer to begin
@@ -37,8 +40,7 @@ CONNECTIONS = 64  # of a process to a bucket; botocore's default is 10
 GAP_BYTES = 64 * 1024  # between two images of one request: cheaper than another request
 PART_BYTES = 8 * 1024**2  # that one request fetches at most, if it is for several images
 BLOCK_BYTES = 4096  # of a disk
-LIMIT = "GUIE_SHARD_CACHE_GB"
-LIMIT_GB = 20.0
+LIMIT, LIMIT_GB = "GUIE_SHARD_CACHE_GB", 20.0
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
@@ -46,9 +48,27 @@ CREDENTIALS = {
 }
 DENIED = "^Forbidden|failed to authenticate"  # neither gcsfs nor adlfs has a class of error for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+URL = re.compile(rf"/?({'|'.join(MODULES)}):/+(.*)")  # also where a Path has cut a slash
 
 WHOLE = -1  # in place of an offset: the whole object
 _AHEAD: dict[tuple[str, int], bytes] = {}  # by URL and offset: what `fetch_ahead` fetched
+
+
+def as_path(name: str | Path) -> Path:
+    """Return a path for a file name or a URL: `s3://bucket/x` -> `/s3:/bucket/x`."""
+    found = URL.fullmatch(str(name))
+    return Path(f"/{found[1]}:/{found[2]}") if found else Path(name)
+
+
+def url_of(path: str | Path) -> str | None:
+    """Return the URL of an object, `/s3:/bucket/x` -> `s3://bucket/x`; None for a local path."""
+    found = URL.fullmatch(str(path)) if str(path).startswith("/") else None
+    return f"{found[1]}://{found[2]}" if found else None
+
+
+def shown(path: str | Path) -> str:
+    """Return a path as the user writes it."""
+    return url_of(path) or str(path)
 
 
 def content_hash(data: bytes | memoryview) -> int:
@@ -70,27 +90,24 @@ def read_range(place: Range) -> bytes:
 
     Raises UserError in one line: no such shard, no credentials, cut short, other bytes than indexed.
     """
+    end = place.offset + place.size
     if url := url_of(place.shard):
         data = _AHEAD.pop((url, place.offset), None) or _cached(url, place)
         if data is None:
-            data = _request(url, "cat_file", start=place.offset, end=place.offset + place.size)
+            data = request(url, "cat_file", start=place.offset, end=end)
             _keep(url, place, data)
     else:
         data = _local_range(place)
         if content_hash(data) != place.content:
-            _descriptor.cache_clear()  # perhaps the shard was replaced after it was opened
+            _opened.cache_clear()  # perhaps the shard was replaced after it was opened
             data = _local_range(place)
-    end = place.offset + place.size
     if len(data) < place.size:
-        raise UserError(
-            f"{shown(place.shard)}: ends at byte {place.offset + len(data):,}, within an image of the"
-            " index; the shard is cut short, copy it again"
-        )
+        fault = f"ends at byte {place.offset + len(data):,}, within an image of the index"
+        raise UserError(f"{shown(place.shard)}: {fault}; the shard is cut short, copy it again")
     if content_hash(data) != place.content:
-        raise UserError(
-            f"{shown(place.shard)}: the bytes from {place.offset:,} to {end:,} are not those of the index;"
-            " copy the shard again, or the index that belongs to it"
-        )
+        fault = f"the bytes from {place.offset:,} to {end:,} are not those of the index"
+        remedy = "copy the shard again, or the index that belongs to it"
+        raise UserError(f"{shown(place.shard)}: {fault}; {remedy}")
     return data
 
 
@@ -98,10 +115,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
     """Fetch what is not cached, all at the same time, for `read_range` and `read_object` to take.
 
     Neighbours in a shard are fetched by one request. Ranges on disk are ignored, and what fails is left to
-    these two, which try again and say why.
-
-    Args:
-        objects: URLs in one bucket.
+    these two, which try again and say why. `objects` are URLs in one bucket.
     """
     _AHEAD.clear()
     wanted = defaultdict(list)  # by scheme
@@ -111,10 +125,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
             wanted[url.partition(":")[0]].append((url, place))
     for found in wanted.values():
         with suppress(Exception):  # see above
-            for url, place, data in _fetched(found):
-                if content_hash(data) == place.content:
-                    _AHEAD[url, place.offset] = data
-                    _keep(url, place, data)
+            _fetch_ranges(found)
     if objects:
         with suppress(Exception):
             whole = [None] * len(objects)
@@ -124,8 +135,7 @@ def fetch_ahead(ranges: Sequence[Range], objects: Sequence[str] = ()) -> None:
                     _AHEAD[url, WHOLE] = data
 
 
-def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, bytes]]:
-    """Yield the URL, range and bytes of those ranges that can be fetched."""
+def _fetch_ranges(wanted: Sequence[tuple[str, Range]]) -> None:
     urls = [url for url, _ in wanted]
     starts = [place.offset for _, place in wanted]
     ends = [place.offset + place.size for _, place in wanted]
@@ -137,13 +147,16 @@ def _fetched(wanted: Sequence[tuple[str, Range]]) -> Iterator[tuple[str, Range, 
         number = bisect_right(heads, (url, place.offset)) - 1
         first, data = place.offset - starts[number], several[number]
         if isinstance(data, bytes):
-            yield url, place, data[first : first + place.size]
+            data = data[first : first + place.size]
+            if content_hash(data) == place.content:
+                _AHEAD[url, place.offset] = data
+                _keep(url, place, data)
 
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
     """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
     if url := url_of(folder):
-        entries = _request(url, "ls", detail=True)
+        entries = request(url, "ls", detail=True)
         found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in entries}
         return {name: int(found[name]) for name in shards if found.get(name)}
 
@@ -158,11 +171,11 @@ def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
 
 
 def version_of(url: str, optional: bool = False) -> str:
-    """Return a string that changes with an object's content: of entity tag, size and time.
+    """Return a string that changes with an object's content; "" if there is none and it is `optional`.
 
-    It is empty if there is no object and it is `optional`. Raises UserError.
+    Raises UserError.
     """
-    found = _request(url, "info", optional=optional)
+    found = request(url, "info", optional=optional)
     return _version(found) if found else ""
 
 
@@ -174,50 +187,36 @@ def _version(about: dict[str, Any]) -> str:
 def objects_below(folder: str) -> dict[str, tuple[int, int]]:
     """Return the size in bytes, and a number that changes with the content, of each object by its URL.
 
-    None if there is no such folder. Raises UserError.
+    Raises UserError, but not if there is no such folder.
     """
     scheme = folder.partition(":")[0]
-    found = _request(folder, "find", optional=True, detail=True) or {}
+    found = request(folder, "find", optional=True, detail=True) or {}
     return {
         f"{scheme}://{name}": (int(about["size"]), int(_version(about)[:15], 16))
         for name, about in found.items()
     }
 
 
-def read_object(url: str, size: int | None = None) -> bytes:
-    """Return an object, or its first bytes, which are not cached. Raises UserError."""
-    if size is not None:
-        return _request(url, "cat_file", start=0, end=size)
-    return _AHEAD.pop((url, WHOLE), None) or whole_object(url) or b""
-
-
-def whole_object(url: str, optional: bool = False) -> bytes | None:
-    """Return an object; None if there is none and it is `optional`. Raises UserError."""
-    return _request(url, "cat_file", optional=optional)
+def read_object(url: str, **part: Any) -> bytes:
+    """Return an object, or its bytes from `start` to `end`. Raises UserError."""
+    ahead = None if part else _AHEAD.pop((url, WHOLE), None)
+    return ahead or request(url, "cat_file", **part)
 
 
 def listed(folder: str) -> list[str]:
-    """Return the names of the objects in a folder, none if there is no such folder. Raises UserError."""
-    names = _request(folder, "ls", optional=True, detail=False) or ()
+    """Return the names of the objects in a folder, if there is one. Raises UserError."""
+    names = request(folder, "ls", optional=True, detail=False) or ()
     return [name.rpartition("/")[2] for name in names]
 
 
 def put(url: str, content: bytes) -> None:
     """Write an object. Raises UserError."""
-    _request(url, "pipe_file", content)
-
-
-def delete(url: str) -> None:
-    """Delete an object, if it is there. Raises UserError."""
-    _request(url, "rm_file", optional=True)
+    request(url, "pipe_file", content)
 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield the local path to write a result to; files next to it in the end go to its bucket, if any.
-
-    Raises UserError.
-    """
+    """Yield the local path to write a result to; files next to it go to its bucket. Raises UserError."""
     url = url_of(path)
     if url is None:
         yield path
@@ -237,28 +236,20 @@ def copied(path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="guie-") as folder:
         file = Path(folder) / path.name
-        _request(url, "get_file", str(file))
+        request(url, "get_file", str(file))
         yield file
 
 
-class _Descriptor:
-    """An open file. `os.pread` has no position, so processes and threads can share it."""
-
-    def __init__(self, path: str):
-        self.number = os.open(path, os.O_RDONLY)
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
-
-
-_descriptor = lru_cache(maxsize=256)(_Descriptor)
+@lru_cache(maxsize=256)
+def _opened(path: str) -> io.FileIO:
+    return io.FileIO(path)
 
 
 def _local_range(place: Range) -> bytes:
     try:
-        file, data = _descriptor(place.shard), b""
-        while more := os.pread(file.number, place.size - len(data), place.offset + len(data)):
+        # `os.pread` has no position, so processes and threads can share a file
+        file, data = _opened(place.shard), b""
+        while more := os.pread(file.fileno(), place.size - len(data), place.offset + len(data)):
             data += more
         return data
     except OSError as error:
@@ -270,20 +261,20 @@ def _filesystem(url: str) -> Any:
     """Return fsspec's file system for a URL; it keeps one a process and thread."""
     scheme = url.partition(":")[0]
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
-    if scheme == "gs":  # it logs tracebacks of what `_request` says in a line
+    if scheme == "gs":  # it logs tracebacks of what `request` says in a line
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    settings: dict[str, Any] = {}
-    if scheme == "s3":  # fail within a known time; the tries are counted here
-        limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
-        limits["max_pool_connections"] = CONNECTIONS
-        settings["config_kwargs"] = {**limits, "retries": {"total_max_attempts": 1}}
-    filesystem = optional_module("fsspec", f"{scheme}://", "storage").filesystem(scheme, **settings)
-    if scheme == "s3":
-        filesystem.retries = 1
+    open_scheme = partial(optional_module("fsspec", f"{scheme}://", "storage").filesystem, scheme)
+    if scheme != "s3":
+        return open_scheme()
+    # Fail within a known time; the tries are counted here
+    limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
+    tries = {"retries": {"total_max_attempts": 1}, "max_pool_connections": CONNECTIONS}
+    filesystem = open_scheme(config_kwargs=limits | tries)
+    filesystem.retries = 1
     return filesystem
 
 
-def _request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
+def request(url: str, method: str, *given: Any, optional: bool = False, **options: Any) -> Any:
     """Call a method of the file system of `url`, retried with a printed line.
 
     Return None if there is no object and it is `optional`. Raises UserError that names the remedy.
@@ -325,7 +316,6 @@ def _reason(url: str, error: Exception) -> tuple[str, bool]:
 
 
 def _copy_of(url: str) -> Path:
-    """Return the sparse copy of a shard."""
     name = hashlib.sha256(url.encode()).hexdigest()[:24]
     return cache_folder() / "shards" / "ranges" / f"{name}.tar"
 
@@ -340,7 +330,7 @@ def _cached(url: str, place: Range) -> bytes | None:
 
 
 def _keep(url: str, place: Range, data: bytes) -> None:
-    """Write a range into the cache, limited to `GUIE_SHARD_CACHE_GB`; the oldest copies are deleted first.
+    """Write a range into the cache; beyond its limit, the oldest copies are deleted.
 
     Each process looks at the whole after it has written a sixteenth of the limit, so the cache may exceed
     the limit by so much for each process. A full disk turns it off, with one line.
@@ -360,11 +350,8 @@ def _keep(url: str, place: Range, data: bytes) -> None:
     except OSError as error:
         CACHE.off = True
         why = DISK_FULL.get(error.errno or 0, error.strerror)
-        print(
-            f"{copy.parent}: {why}; shards are read without their cache from here on",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"{copy.parent}: {why}; shards are read without their cache from here on"
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
