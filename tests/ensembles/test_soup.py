@@ -23,7 +23,7 @@ from guie.ensembles.soup import (
 )
 from guie.models import LoadedModel, open_model
 from guie.models.weights import read_tensors, save_model
-from guie.training.checkpoint import Checkpoints, Identity, TrainState
+from guie.training.checkpoint import Checkpoints, TrainState
 from guie.training.optim import MovingAverage
 from guie.training.run_folder import read_metrics, read_summary
 from guie.training.tasks import build_task
@@ -183,7 +183,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
         state = TrainState(stage=1, global_step=step)
         parts = {"task": task.state_dict(), "ema": average.state_dict() if average else None}
-        checkpoints.save(parts, state, Identity("r", "c"))
+        checkpoints.save({**parts, "frozen": None}, state)
         checkpoints.wait()
     member = {"model": str(run), "checkpoints": True}
     model = open_model(main(tmp_path / "soup", member))

@@ -10,7 +10,6 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
-from types import FrameType, TracebackType
 
 import torch
 from accelerate import Accelerator
@@ -56,7 +55,7 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: object) -> None:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
@@ -67,11 +66,6 @@ class Interrupts:
         if self.received is not None:
             return Cause.SIGNAL
         return Cause.TIME if time.monotonic() > self.ends_s else Cause.NONE
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code after a signal, as a shell expects it. Another process may have received it."""
-        return 128 + (self.received or signal.SIGTERM)
 
 
 class Stopped(Exception):
@@ -110,9 +104,7 @@ class ProcessGroupGuard:
             self._watch.start()
         return self
 
-    def __exit__(
-        self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         try:
             self._end(raised)
         finally:
@@ -153,7 +145,9 @@ class ProcessGroupGuard:
             cause = Cause(int(most.item()))
         if cause == Cause.NONE:
             return None
-        codes = {Cause.TIME: 0, Cause.SIGNAL: self.interrupts.exit_code, Cause.FAULT: 2}
+        # After a signal as a shell expects it; another process may have received it
+        signalled = 128 + (self.interrupts.received or signal.SIGTERM)
+        codes = {Cause.TIME: 0, Cause.SIGNAL: signalled, Cause.FAULT: 2}
         return Stopped(cause, fault or SystemExit(codes[cause]))
 
     def check(self, fault: UserError | None = None) -> None:

@@ -25,7 +25,7 @@ from guie.models.opening import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
 from guie.rows.readable import STATE
-from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.checkpoint import Checkpoints, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (
     SUMMARY,
@@ -90,7 +90,7 @@ class Run:
         folder, main = self.folder, self.accelerator.is_main_process
         every = [*self.rows, self.generic.table] if self.generic else self.rows
         decode = "" if self.manifest.sidecar.decode == "seen" else " as host"
-        self.identity = Identity(rows_hash(every) + decode, code_version())
+        self.identity = {"rows": rows_hash(every) + decode, "commit": code_version()}
         from_main(self.accelerator, lambda: keep_classes(folder, self.classes.labels))
         saved = self.checkpoints.load(warn=main)
         steps = gather_object([saved["state"].global_step if saved else 0])
@@ -101,8 +101,13 @@ class Run:
             )
         if saved:
             check_identity(saved["identity"], self.identity, folder, warn=main)
-            if self.config.retention:
-                self._refuse_changed_weights()
+            known = self.config.retention and read_record(folder).get("weights")
+            now = weights_record(self.config.model.backbone) if known else None
+            if known and known["sha256"] != (now or {}).get("sha256"):
+                raise UserError(
+                    f"{folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the"
+                    " file has changed; restore the old one, or --overwrite the run"
+                )
             from_main(self.accelerator, lambda: check_images(folder, self._image_states()))
             self.state = saved["state"]
         elif main:
@@ -110,16 +115,6 @@ class Run:
             keep_images(folder, self._image_states())
         self.log = RunLog(folder, self.accelerator, self.state.global_step, self.state.unscored)
         return saved
-
-    def _refuse_changed_weights(self) -> None:
-        """Raise UserError if the pretrained weights that retention compares with have changed."""
-        known = read_record(self.folder).get("weights")
-        now = weights_record(self.config.model.backbone) or {}
-        if known and known["sha256"] != now.get("sha256"):
-            raise UserError(
-                f"{self.folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the"
-                " file has changed; restore the old one, or --overwrite the run"
-            )
 
     def _image_states(self) -> pd.DataFrame | None:
         """Return the states of training, then generic images; None if they were not read."""

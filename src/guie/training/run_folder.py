@@ -64,7 +64,10 @@ VAL = "val_r_at_1"  # key that marks a validation's line
 def begin_record(folder: Path) -> None:
     """Write `record.json`: command, commit, versions, machine. It marks the folder as ours."""
     packages = {name: metadata.version(name) for name in PACKAGES}
-    known = {"command": sys.argv, "git": git_state(), "python": platform.python_version()}
+    version = code_version()
+    commit = version.removesuffix("-dirty")
+    git = None if version == "unknown" else {"commit": commit, "dirty": commit != version}
+    known = {"command": sys.argv, "git": git, "python": platform.python_version()}
     write_json(folder / RECORD, known | {"packages": packages, "machine": platform.machine()})
 
 
@@ -93,13 +96,6 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
     begin_record(folder)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, to_yaml(config.model_dump()))
-
-
-def git_state() -> dict[str, Any] | None:
-    """Return the commit and whether the working tree differs from it; None outside a repository."""
-    version = code_version()
-    commit = version.removesuffix("-dirty")
-    return None if version == "unknown" else {"commit": commit, "dirty": commit != version}
 
 
 def code_version() -> str:
@@ -226,10 +222,7 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
 
 
 def read_classes(folder: Path) -> list[str]:
-    """Return the labels that `keep_classes` wrote, by id.
-
-    Raises UserError if the file is damaged.
-    """
+    """Return the labels that `keep_classes` wrote, by id. Raises UserError if the file is damaged."""
     path = folder / CLASSES
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
@@ -299,8 +292,8 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
         )
     elif changed:
         now = int(states["size_bytes"].iloc[first])
-        same_size = "its modification time"
-        what = f"{before:,} bytes, now {now:,}" if sizes_differ.any() else same_size
+        sizes = f"{before:,} bytes, now {now:,}"
+        what = sizes if sizes_differ.any() else "its modification time"
         raise UserError(
             f"{folder}: {changed:,} of {len(states):,} training images changed since the run started,"
             f" first {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the"
@@ -328,9 +321,8 @@ def best_score_text(summary: dict[str, Any]) -> str:
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """Return `key: old value, now new value` for each difference that would change the run."""
     a, b = _flat(old.model_dump()), _flat(new.model_dump())
-    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    bound = [key for key in keys if key.rpartition(".")[2] not in FREE]
-    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound]
+    bound = [key for key in {**a, **b} if key.rpartition(".")[2] not in FREE]
+    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound if a.get(key) != b.get(key)]
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -379,9 +371,8 @@ def _empty(folder: Path) -> None:
         with suppress(OSError):  # it does not exist, or holds other files
             checkpoints.rmdir()
     (folder / SUMMARY).unlink(missing_ok=True)
-    for path in sorted(
-        folder.glob("*"), key=lambda path: path.name in ("config.yaml", COMPOSITION_FILE)
-    ):
+    configs = ("config.yaml", COMPOSITION_FILE)
+    for path in sorted(folder.glob("*"), key=lambda path: path.name in configs):
         kept = path.name in (LOCK, RECORD) or _is_folder(path)
         if _is_of(path, WRITTEN) and not kept:
             path.unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -75,7 +74,7 @@ class Stage:
                 self.ema.load_state_dict(saved["ema"])
 
         # ------------------------------------------------------------ the batches
-        with uncompiled():  # features of frozen backbones are computed here
+        with torch.compiler.set_stance("force_eager"):  # features of frozen backbones
             self.data = StageData(run, task, self.preprocess, saved["sampler"] if saved else {})
 
         # ------------------------------------------------------------ wrapped, or sharded
@@ -136,7 +135,8 @@ class Stage:
         """
         run, state, whole = self.run, self.run.state, self.scored()
         try:
-            with uncompiled():
+            # A compiled backbone would be compiled again for the last, short batch
+            with torch.compiler.set_stance("force_eager"):
                 scores = self.data.validate(whole.embedder)
         except Stopped as stopped:
             return stopped
@@ -171,7 +171,7 @@ class Stage:
     def save(self) -> None:
         """Start to write a checkpoint; all processes call it. Raises as `Checkpoints.save`."""
         run, scaler = self.run, self.run.accelerator.scaler
-        frozen_file = self.frozen_file
+        more = {"frozen": self.frozen_file, "identity": run.identity}
         parts = {
             "task": self.task.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -179,9 +179,9 @@ class Stage:
             "scaler": scaler.state_dict() if scaler else None,
         }
         parts = without_frozen(parts, frozen_names(self.task.embedder))
-        parts = gathered(run.accelerator, parts) | {"sampler": self.data.sampler.state()}
+        parts = gathered(run.accelerator, parts) | {"sampler": self.data.sampler.state()} | more
         if run.accelerator.is_main_process:
-            run.checkpoints.save(parts, run.state, run.identity, frozen_file)
+            run.checkpoints.save(parts, run.state)
 
     @cached_property
     def frozen_file(self) -> str | None:
@@ -277,8 +277,3 @@ def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
         # uninterrupted one, and computes the same bits.
         torch.compiler.reset()
         tower.compile(dynamic=False)
-
-
-def uncompiled() -> AbstractContextManager[None]:
-    """Return a context without compilation: a validation would compile its last, short batch too."""
-    return torch.compiler.set_stance("force_eager")

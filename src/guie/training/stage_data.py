@@ -272,8 +272,7 @@ def teacher_views(
     Returns for each teacher the place (N,) of each training row in a view, -1 if it is not taught, and the
     embeddings of each view.
     """
-    accelerator = run.accelerator
-    each: list[tuple[np.ndarray, Sequence[Rows]]] = []
+    accelerator, each = run.accelerator, []
     for teacher in teachers:
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)

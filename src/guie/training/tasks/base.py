@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses.base import HostCounters, LossStage
+from guie.losses.base import Found, HostCounters, LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
@@ -23,15 +22,8 @@ from guie.training.retention import Retention
 from guie.training.step import in_micro_batches
 
 
-class Output(NamedTuple):
-    """A task's output for a batch: the loss, a scalar with a gradient, and scalars for the log."""
-
-    loss: Tensor
-    logs: dict[str, Tensor]
-
-
 class Task(nn.Module):
-    """Map a `Batch` to an `Output`. DDP synchronises everything inside the module."""
+    """Map a `Batch` to loss and logs. DDP synchronises everything inside the module."""
 
     embedder: Embedder
 
@@ -73,8 +65,8 @@ class Task(nn.Module):
         named = dict(backbone.tower.named_parameters())
         return {named[name] for name in backbone.layers.unused_parameters}
 
-    def forward(self, batch: Batch) -> Output:
-        """Return the loss of a batch."""
+    def forward(self, batch: Batch) -> Found:
+        """Return the loss of a batch, with a gradient, and scalars for the log."""
         raise NotImplementedError
 
     def features(self, batch: Batch) -> Tensor:
@@ -120,12 +112,8 @@ class Task(nn.Module):
         return logs["loss"]
 
     def with_shared_terms(
-        self,
-        batch: Batch,
-        feat_BF: Tensor,
-        loss: Tensor,
-        logs: Mapping[str, Tensor],
-    ) -> Output:
+        self, batch: Batch, feat_BF: Tensor, loss: Tensor, logs: Mapping[str, Tensor]
+    ) -> Found:
         """Return the output of `forward`: the loss plus terms of prompts and retention, and all logs.
 
         The logged `loss` excludes these terms, so that runs with and without them are comparable.
@@ -141,9 +129,9 @@ class Task(nn.Module):
             loss = loss + prompts.orthogonality * penalty
             logs["orthogonality"] = penalty.detach()
         if self.retention is None:
-            return Output(loss, logs)
+            return loss, logs
         more, terms = self.retention(self.embedder.backbone, batch, feat_BF)
-        return Output(loss + more, logs | terms)
+        return loss + more, logs | terms
 
     def save(self, folder: Path, stem: str, frozen_file: str | None = None) -> None:
         """Write the embedder to `<stem>.safetensors`, and any class weights.
