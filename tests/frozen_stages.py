@@ -15,7 +15,7 @@ from guie.config import RunConfig, config_from
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset, collated
 from guie.data.manifest import Manifest
-from guie.data.sampling import RankDraws, Sampler
+from guie.data.sampling import RankBatches, Sampler
 from guie.data.sampling.streams import key
 from guie.rows.embedding import embed_files, raise_fault
 from guie.training.optim import build_optimizer, set_learning_rates
@@ -75,13 +75,13 @@ class Stage:
         labels, root = self.run.classes.labels, self.manifest.root
         return TrainDataset(rows, labels, root, augment, self.preprocess, (self.config.seed, 0))
 
-    def draws(self, start: int, end: int) -> RankDraws:
+    def draws(self, start: int, end: int) -> RankBatches:
         rows, seed = self.run.rows[0], (self.config.seed, 0)
-        return RankDraws(Sampler(rows["domain"], "balanced", BATCH, seed), start, end, 0, 1)
+        return RankBatches(Sampler(rows["domain"], "balanced", BATCH, seed), start, end, 0, 1)
 
     def images(self, start: int, end: int):
         """The same batches, made as for a stage that goes through the backbone."""
-        for visits, rows in self.draws(start, end):
+        for visits, rows in self.draws(start, end).draws():
             samples = [
                 self.dataset[visit % 3, key(self.dataset.paths[row]), row]
                 for visit, row in zip(visits.tolist(), rows.tolist(), strict=True)

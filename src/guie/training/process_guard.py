@@ -67,6 +67,11 @@ class Interrupts:
             return Cause.SIGNAL
         return Cause.TIME if time.monotonic() > self.ends_s else Cause.NONE
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code after a signal, as a shell expects it. Another process may have received it."""
+        return 128 + (self.received or signal.SIGTERM)
+
 
 class Stopped(Exception):
     """Raised when all processes stop together, between two steps.
@@ -145,9 +150,7 @@ class ProcessGroupGuard:
             cause = Cause(int(most.item()))
         if cause == Cause.NONE:
             return None
-        # After a signal as a shell expects it; another process may have received it
-        signalled = 128 + (self.interrupts.received or signal.SIGTERM)
-        codes = {Cause.TIME: 0, Cause.SIGNAL: signalled, Cause.FAULT: 2}
+        codes = {Cause.TIME: 0, Cause.SIGNAL: self.interrupts.exit_code, Cause.FAULT: 2}
         return Stopped(cause, fault or SystemExit(codes[cause]))
 
     def check(self, fault: UserError | None = None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ from guie.data.loader import (
     with_generic,
     with_teachers,
 )
-from guie.data.preprocess import Inputs, Preprocess, View
-from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
+from guie.data.preprocess import Preprocess
+from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder, build_preprocess
@@ -43,7 +43,6 @@ from guie.training.tasks.base import Task
 from guie.training.teachers import Teacher
 
 FEATURES = ".cache/features"  # in the folder that has the runs
-Steps = TypeVar("Steps", RankBatches, RankDraws)
 
 
 class StageData:
@@ -95,30 +94,25 @@ class StageData:
         self.batches = self._open_batches(task)
 
     def _open_batches(self, task: Task) -> TrainLoader | Prefetcher[Batch]:
-        accelerator, stage, draws = self.run.accelerator, self.config, self._steps(RankDraws)
-        taught = self._teacher_features(task, draws)
+        accelerator, stage = self.run.accelerator, self.config
+        rank, ranks = accelerator.process_index, accelerator.num_processes
+        batches = RankBatches(self.sampler, self.run.state.step, self.total_steps, rank, ranks)
+        taught = self._teacher_features(task, batches)
         if stage.cached_views:
             self._load_features(task.embedder.backbone, stage.cached_views)
-            batches = with_teachers(self.feature_batches(draws), taught)
-            return Prefetcher(batches, methodcaller("to", accelerator.device))
+            with_features = with_teachers(self.feature_batches(batches), taught)
+            return Prefetcher(with_features, methodcaller("to", accelerator.device))
         workers = self.run.config.data.workers
         load = partial(TrainLoader, workers=workers, device=accelerator.device)
         if stage.repeated_views:
-            views = RankViews(draws, stage.repeated_views, self.dataset.paths)
+            views = RankViews(batches, stage.repeated_views, self.dataset.paths)
             return load(self.dataset, views, taught=taught)
-        images = self._steps(RankBatches)
         if task.retention and (generic := task.retention.generic):
             assert self.run.generic  # loaded with the config
-            return load(*with_generic(self.dataset, images, self.run.generic, generic.batch_size))
-        return load(self.dataset, images)
+            return load(*with_generic(self.dataset, batches, self.run.generic, generic.batch_size))
+        return load(self.dataset, batches)
 
-    def _steps(self, kind: type[Steps]) -> Steps:
-        """Return this process's batches, from the current step on; each is a function of the step."""
-        accelerator, step = self.run.accelerator, self.run.state.step
-        rank, ranks = accelerator.process_index, accelerator.num_processes
-        return kind(self.sampler, step, self.total_steps, rank, ranks)
-
-    def _teacher_features(self, task: Task, draws: RankDraws) -> TeacherFeatures | None:
+    def _teacher_features(self, task: Task, batches: RankBatches) -> TeacherFeatures | None:
         """Return the teachers' embeddings (B, T) for each batch if the stage has fixed views, else None."""
         views = self.config.cached_views or self.config.repeated_views
         if not views or self.run.config.task.name != "distillation":
@@ -126,12 +120,12 @@ class StageData:
         teachers = cast("list[Teacher]", task.teachers)
         each = teacher_views(self.run, teachers, self.dataset, views)
 
-        def batches() -> Iterator[Tensor]:
-            for visits_B, rows_B in draws:
+        def features() -> Iterator[Tensor]:
+            for visits_B, rows_B in batches.draws():
                 found = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
                 yield torch.from_numpy(np.concatenate(found, axis=1))
 
-        return batches
+        return features
 
     def _load_features(self, backbone: Backbone, views: int) -> None:
         run, accelerator = self.run, self.run.accelerator
@@ -163,10 +157,10 @@ class StageData:
                 open_image=run.manifest.open_image,
             )
 
-    def feature_batches(self, draws: RankDraws) -> Iterator[Batch]:
+    def feature_batches(self, batches: RankBatches) -> Iterator[Batch]:
         """Yield the batches of `TrainLoader` on the CPU, with features in place of images."""
         assert self.views is not None
-        for visits_B, rows_B in draws:
+        for visits_B, rows_B in batches.draws():
             features_BF, shapes_B3 = _split(drawn_rows(self.views, visits_B, rows_B))
             yield Batch(
                 label_B=torch.from_numpy(self.dataset.labels[rows_B]).long(),
@@ -266,13 +260,13 @@ def teacher_views(
 ) -> list[tuple[np.ndarray, Sequence[Rows]]]:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
-    A teacher of larger images than the student's sees the same part of an image in more pixels. Every
-    process must call it. Raises UserError as `stored_views`.
+    Every process must call it. Raises UserError as `stored_views`.
 
     Returns for each teacher the place (N,) of each training row in a view, -1 if it is not taught, and the
     embeddings of each view.
     """
-    accelerator, each = run.accelerator, []
+    accelerator = run.accelerator
+    each: list[tuple[np.ndarray, Sequence[Rows]]] = []
     for teacher in teachers:
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)
@@ -297,12 +291,9 @@ def teacher_views(
 
 def _drawn_for(teacher: Teacher, dataset: TrainDataset) -> TrainDataset:
     """Return the data set of the same views, at the teacher's image size if that is larger."""
-    inputs, own = teacher.model.preprocess, dataset.preprocess.recipe()
-    looks = cast(
-        "Sequence[Preprocess | View]", inputs.looks if isinstance(inputs, Inputs) else [inputs]
-    )
-    wholes = [look.preprocess if isinstance(look, View) else look for look in looks]
+    theirs, own = teacher.model.preprocess.recipe(), dataset.preprocess.recipe()
+    looks = theirs.get("looks", [theirs])
+    own["size_px"] = max(own["size_px"], *(look.get("whole_px", look["size_px"]) for look in looks))
     larger = copy.copy(dataset)
-    own["size_px"] = max(own["size_px"], *(whole.size_px for whole in wholes))
     larger.preprocess = Preprocess(**own)
     return larger

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
-from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
+from guie.data.sampling import RankBatches, Sampler, Stream
 from guie.data.sampling.streams import key
 
 SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
@@ -108,7 +108,7 @@ def test_ranks_share_the_global_batch(kind: str, ranks: int) -> None:
     assert [(step, place) for step, place, _ in whole] == [(5, place) for place in range(8)]
     for rank in range(ranks):
         assert list(RankBatches(one, 5, 6, rank, ranks)) == [whole[rank::ranks]]
-        ((visits, rows),) = RankDraws(one, 5, 6, rank, ranks)
+        ((visits, rows),) = RankBatches(one, 5, 6, rank, ranks).draws()
         np.testing.assert_array_equal(visits, one.draw(5)[0][rank::ranks])
         np.testing.assert_array_equal(rows, one.draw(5)[1][rank::ranks])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guie.data.sampling.sampler import RankBatches, RankDraws, RankViews, Sampler
+from guie.data.sampling.sampler import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import Stream
 
-__all__ = ["RankBatches", "RankDraws", "RankViews", "Sampler", "Stream"]
+__all__ = ["RankBatches", "RankViews", "Sampler", "Stream"]

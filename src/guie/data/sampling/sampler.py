@@ -24,8 +24,12 @@ from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, domai
 from guie.data.sampling.streams import Draws, Pool, ShardStream, key, make_pools, merged
 
 
-class _RankSteps:
-    """One process's part of the global batches from `start_step` on: of n, r takes r, r + n, r + 2n ..."""
+class RankBatches:
+    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
+
+    Of a global batch, process r of n takes the positions r, r + n, r + 2n ... Yields lists of (step,
+    position in the global batch, row), which may seed a sample's augmentation.
+    """
 
     def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
         self.sampler, self.steps = sampler, range(start_step, end_step)
@@ -40,26 +44,12 @@ class _RankSteps:
             visits, rows = self.sampler.draw(step)
             yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
 
-
-class RankBatches(_RankSteps):
-    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
-
-    Yields lists of (step, position in the global batch, row), which may seed a sample's augmentation.
-    """
-
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         for step, (_, rows) in zip(self.steps, self.draws(), strict=True):
             yield [(step, self.rank + n * self.ranks, row) for n, row in enumerate(rows.tolist())]
 
 
-class RankDraws(_RankSteps):
-    """The same batches as pairs of arrays, see `draws`, for a loader of whole batches."""
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        return self.draws()
-
-
-class RankViews(_RankSteps):
+class RankViews(RankBatches):
     """The same batches, cycling through each image's fixed views, as a DataLoader's batch sampler.
 
     Yields lists of (view, number of the image by its path, row).
@@ -69,9 +59,9 @@ class RankViews(_RankSteps):
         paths: image path of each row.
     """
 
-    def __init__(self, draws: RankDraws, views: int, paths: StringColumn | Sequence[str]):
-        steps = draws.steps
-        super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
+    def __init__(self, batches: RankBatches, views: int, paths: StringColumn | Sequence[str]):
+        steps = batches.steps
+        super().__init__(batches.sampler, steps.start, steps.stop, batches.rank, batches.ranks)
         self.views, self.paths = views, paths
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
