@@ -54,13 +54,9 @@ class TrainState:
 
 
 class Checkpoints:
-    """The checkpoints of one run; the newest `keep` are kept.
+    """The newest `keep` checkpoints of a run. With two, damage to the newest costs steps, not the run.
 
     As a context it ends when the last one is written, also on an exception.
-
-    Args:
-        run: the run's folder.
-        keep: how many to keep. With more than one, damage to the newest costs steps, not the run.
     """
 
     def __init__(self, run: Path, keep: int):
@@ -83,12 +79,8 @@ class Checkpoints:
     def save(self, parts: dict[str, Any], state: TrainState) -> None:
         """Start to write the state after `state.global_step`; `wait` returns when it is written.
 
-        Tensors may change once this returns. Older checkpoints beyond `keep` are removed at the end.
-
-        Args:
-            parts: as `Stage.save` makes them.
-
-        Raises UserError if the checkpoint before could not be written.
+        Tensors may change once this returns. Older checkpoints beyond `keep` are removed at the end. The
+        parts are those of `Stage.save`. Raises UserError if the checkpoint before could not be written.
         """
         self.wait()
         saved = {"version": VERSION, "state": asdict(state), **parts}
@@ -198,11 +190,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, Any]:
-    """Return the parts of a checkpoint without the embedder's frozen weights.
-
-    Args:
-        frozen: `frozen_names` of the embedder.
-    """
+    """Return the parts of a checkpoint without the embedder's `frozen_names`."""
     rest = dict(parts)
     for key, prefix in EMBEDDER.items():
         names = {prefix + name for name in frozen}

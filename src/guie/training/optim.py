@@ -113,16 +113,12 @@ def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
 
 
 class Named(NamedTuple):
-    """A parameter, its part of the task, and its name within that part.
-
-    Attributes: `block`, the number of the backbone's block that it is in; STEM before the first block, TOP
-    after the last, and in other parts.
-    """
+    """A parameter of a task."""
 
     part: str
-    name: str
+    name: str  # within the part
     parameter: nn.Parameter
-    block: float
+    block: float  # number in the backbone; STEM before the first, TOP after the last and elsewhere
 
 
 def named_parameters(task: Task) -> Iterator[Named]:

@@ -35,12 +35,9 @@ class Cause(IntEnum):
 
 
 class Interrupts:
-    """Context that records the first signal; a second Ctrl-C interrupts immediately.
+    """Context that records the first signal, and a limit in hours; a second Ctrl-C interrupts immediately.
 
     Clusters send SIGTERM and kill half a minute later; a person at a terminal presses Ctrl-C.
-
-    Args:
-        hours: time limit, from now on; None: unlimited.
     """
 
     def __init__(self, hours: float | None = None) -> None:
@@ -74,10 +71,9 @@ class Interrupts:
 
 
 class Stopped(Exception):
-    """Raised when all processes stop together, between two steps.
+    """Raised when all processes stop together, between two steps, by the same cause.
 
     Args:
-        cause: the same in all processes.
         reason: what this process finally raises: its own fault, or an exit.
     """
 
@@ -87,11 +83,7 @@ class Stopped(Exception):
 
 
 class ProcessGroupGuard:
-    """Context for the processes of a run: an exception in one ends all of them.
-
-    Args:
-        interrupts: stop requests of system and user.
-    """
+    """Context for the processes of a run: an exception in one ends all of them."""
 
     def __init__(self, accelerator: Accelerator, interrupts: Interrupts):
         self.accelerator, self.interrupts = accelerator, interrupts
@@ -138,10 +130,9 @@ class ProcessGroupGuard:
             ) from None
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
-        """Return why any process must stop, else None. All processes call it, at the same step.
+        """Return why any process must stop, such as by its fault, else None.
 
-        Args:
-            fault: an error of this process.
+        All processes call it, at the same step.
         """
         cause = Cause.FAULT if fault else self.interrupts.cause()
         if self.several:

@@ -58,8 +58,7 @@ class Retention:
         """Return the term to add to the loss, and each unweighted term for the log.
 
         Args:
-            batch: with images, or with generic ones if these are configured.
-            feat_BF: the student's features of `images`.
+            feat_BF: the student's features of the batch's images.
         """
         terms: dict[str, Tensor] = {}
         if self.pretrained and self.config.weights:

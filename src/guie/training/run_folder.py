@@ -255,11 +255,7 @@ def add_to_record(folder: Path, **more: Any) -> None:
 
 
 def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
-    """Record size and modification time of a new run's training images, for `check_images`.
-
-    Args:
-        states: image_path and STATE of each; None if they were not read.
-    """
+    """Record STATE of a new run's training images, if it was read, for `check_images`."""
     if states is not None:
         with replacing(folder / IMAGES) as temporary:
             save_arrays(temporary, **{key: states[key] for key in STATE})
@@ -269,9 +265,6 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
     """Raise UserError if training images were replaced, by their size and modification time.
 
     Their content is not compared. If all times and no size changed, the images count as a copy.
-
-    Args:
-        states: as in `keep_images`, for the same rows.
     """
     file = folder / IMAGES
     if states is None or not file.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -105,9 +104,12 @@ class Shards:
             )
         settings = {"mesh": mesh, "offload_policy": plugin.cpu_offload}
         rows = [criterion.split(mesh) for criterion in module.split_criteria()]
-        for block in _blocks(module):
-            again = plugin.reshard_after_forward
-            fully_shard(block, mp_policy=of_blocks, reshard_after_forward=again, **settings)
+        kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
+        again = plugin.reshard_after_forward
+        # Listed at once, because sharding changes the classes; a stage after its blocks, as FSDP wants it
+        for name, child in reversed(list(module.named_modules())):
+            if any(kind.is_block(name) for kind in kinds):
+                fully_shard(child, mp_policy=of_blocks, reshard_after_forward=again, **settings)
         policy = plugin.mixed_precision_policy
         fully_shard(module, mp_policy=policy, ignored_params=set().union(*rows), **settings)
 
@@ -186,13 +188,6 @@ def _sharded(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
     return map_tensors(shard, values)
-
-
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
-    # Listed at once, because sharding changes the classes; a stage after its blocks, as FSDP wants it
-    found = reversed(list(module.named_modules()))
-    yield from (child for name, child in found if any(kind.is_block(name) for kind in kinds))
 
 
 def _set_parameters(optimizer: Optimizer, task: nn.Module, groups: list[list[str]]) -> None:

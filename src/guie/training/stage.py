@@ -185,10 +185,9 @@ class Stage:
 
     @cached_property
     def frozen_file(self) -> str | None:
-        """The file of the frozen weights, None without any; all processes ask for it together.
+        """The file of the frozen weights, None without any, or in other processes; all ask for it together.
 
-        It is written once, because frozen weights do not change within a stage. In processes other than
-        the main one it is None.
+        It is written once, because frozen weights do not change within a stage.
         """
         run, embedder = self.run, self.task.embedder
         names, state = frozen_names(embedder), embedder.state_dict()
@@ -225,12 +224,7 @@ class Stage:
 
 
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:
-    """Set image size, trained parameters and classes for a stage; return its preprocessing.
-
-    Args:
-        number: of the stage in the config, from 0.
-        class_ids: as in `Task.begin_stage`.
-    """
+    """Set image size, trained parameters and classes for a stage, by its number; return its preprocessing."""
     stage, backbone = config.stages[number], task.embedder.backbone
     size_px, stride_px = config.image_size(stage)
     backbone.set_image_size(size_px, stride_px)

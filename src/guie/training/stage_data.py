@@ -219,11 +219,7 @@ class TowerModel:
 
 
 class ViewEmbedder(nn.Module):
-    """An embedder of the images of `TrainDataset`: uint8, not normalised.
-
-    Args:
-        prepare: maps them to the input of `embedder`.
-    """
+    """An embedder of the images of `TrainDataset`, uint8, which `prepare` maps to its input."""
 
     def __init__(self, embedder: Embeds, prepare: Callable[[Tensor], Tensor]):
         super().__init__()

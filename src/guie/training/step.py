@@ -134,11 +134,8 @@ def forward_state(model: nn.Module) -> Callable[[], None]:
     """
     modules = [*model.modules()]
     buffers = [buffer.clone() for buffer in model.buffers()]
-    extra = [
-        (module, module.get_extra_state())
-        for module in modules
-        if type(module).get_extra_state is not nn.Module.get_extra_state
-    ]
+    plain = nn.Module.get_extra_state
+    extra = [(m, m.get_extra_state()) for m in modules if type(m).get_extra_state is not plain]
     counts = [(one, dict(one.counts)) for one in modules if isinstance(one, HostCounters)]
 
     @torch.no_grad()

@@ -66,8 +66,7 @@ def outputs_of(
 ) -> tuple[Tensor, ...]:
     """Return each teacher's embeddings of a batch: computed from its images, or precomputed.
 
-    Args:
-        student: the student's preprocessing, on the device of the images.
+    The student's preprocessing is on the device of the images.
     """
     if batch.teacher_BT is not None:
         return batch.teacher_BT.split([teacher.dim for teacher in teachers], dim=1)
@@ -81,10 +80,7 @@ def outputs_of(
 
 
 def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> list[Teacher]:
-    """Open the configured teachers, frozen.
-
-    Args:
-        domains: the domain of every training class, by id.
+    """Open the configured teachers, frozen, for training classes of these domains.
 
     Raises UserError if there is no such model, or if it is to teach an unknown domain.
     """

@@ -76,11 +76,7 @@ class ClassificationTask(Task):
 
 
 def projector(dim: int, widths: Sequence[int], relu_first: bool = False) -> nn.Sequential:
-    """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty.
-
-    Args:
-        relu_first: begin with a ReLU too.
-    """
+    """Build Linears between an embedding and its loss, a ReLU between each two, or also before the first."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([dim, *widths]):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
