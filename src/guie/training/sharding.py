@@ -104,12 +104,9 @@ class Shards:
             )
         settings = {"mesh": mesh, "offload_policy": plugin.cpu_offload}
         rows = [criterion.split(mesh) for criterion in module.split_criteria()]
-        kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
-        again = plugin.reshard_after_forward
-        # Listed at once, because sharding changes the classes; a stage after its blocks, as FSDP wants it
-        for name, child in reversed(list(module.named_modules())):
-            if any(kind.is_block(name) for kind in kinds):
-                fully_shard(child, mp_policy=of_blocks, reshard_after_forward=again, **settings)
+        for block in _blocks(module):
+            again = plugin.reshard_after_forward
+            fully_shard(block, mp_policy=of_blocks, reshard_after_forward=again, **settings)
         policy = plugin.mixed_precision_policy
         fully_shard(module, mp_policy=policy, ignored_params=set().union(*rows), **settings)
 
@@ -188,6 +185,13 @@ def _sharded(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
     return map_tensors(shard, values)
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks of all backbones; a stage after its blocks, as FSDP wants it."""
+    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
+    named = reversed(list(module.named_modules()))
+    return [child for name, child in named if any(kind.is_block(name) for kind in kinds)]
 
 
 def _set_parameters(optimizer: Optimizer, task: nn.Module, groups: list[list[str]]) -> None:
