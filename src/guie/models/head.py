@@ -18,7 +18,7 @@ class Reduction(nn.Module):
 
     The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance, which
     orders as the cosine does only between unit vectors. Until its buffers are loaded it keeps the first R
-    dimensions. Shapes: B images, D dimensions before, R after.
+    of D dimensions.
     """
 
     def __init__(self, dim: int, reduced_dim: int):
@@ -34,22 +34,6 @@ class Reduction(nn.Module):
         return (emb_BD - self.mean_D) @ self.weight_DR
 
 
-class SumOverProcesses(torch.autograd.Function):
-    """All-reduce with a gradient: the backward pass sums the gradients of all processes."""
-
-    @staticmethod
-    def forward(ctx: object, own: Tensor) -> Tensor:
-        """Return the sum over processes of a tensor with the same shape in each."""
-        total = own.clone()
-        distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        """Return the sum of every process's gradient."""
-        return SumOverProcesses.forward(ctx, grad)
-
-
 class GlobalBatchNorm1d(nn.BatchNorm1d):
     """BatchNorm1d with statistics over the batches of all processes.
 
@@ -63,11 +47,13 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         several = distributed.is_initialized() and distributed.get_world_size() > 1
         if not (self.training and several):
             return super().forward(feat_BF)
+        from torch.distributed.nn.functional import all_reduce  # with a gradient; slow to import
+
         # In float64: float32 sums of squares lose the variance of features far from zero.
         wide_BF = feat_BF.double()
         count_F = wide_BF.new_full(wide_BF.shape[1:], len(wide_BF))
         moments_3F = torch.stack([count_F, wide_BF.sum(0), wide_BF.square().sum(0)])
-        count_F, sum_F, square_F = SumOverProcesses.apply(moments_3F)
+        count_F, sum_F, square_F = all_reduce(moments_3F, group=distributed.group.WORLD)
         mean_F = sum_F / count_F
         var_F = square_F / count_F - mean_F.square()
         with torch.no_grad():

@@ -29,10 +29,10 @@ BACKBONE = "backbone."  # prefix of its names in an embedder
 
 @dataclass(frozen=True)
 class ImageSize:
-    """The image size that weights were trained for."""
+    """The image size that weights were trained for: the side, and the stride of overlapping patches."""
 
-    size_px: int  # the side
-    stride_px: int | None = None  # of patches; None if they do not overlap
+    size_px: int
+    stride_px: int | None = None
 
     def set_in(self, config: ModelConfig) -> ModelConfig:
         """Return the model config with this image size."""
@@ -57,11 +57,11 @@ def save_model(
 ) -> None:
     """Write the weights, with their image size and stride, atomically.
 
-    Frozen weights go to a separate file in the same folder (see `keep_frozen`).
+    Frozen weights go to a separate file in the same folder, by `keep_frozen`.
 
     Args:
         size_px: side of the images; None: the backbone's.
-        pretrained: config of the pretrained backbone, whose unchanged weights need not be written again.
+        pretrained: as in `keep_frozen`.
         frozen_file: the result of `keep_frozen` for the same frozen weights; None: call it.
     """
     state, stride_px = embedder.state_dict(), embedder.backbone.stride_px

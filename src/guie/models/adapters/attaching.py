@@ -52,10 +52,7 @@ class Adapters(nn.Module):
 
     Attributes: `tuned`, names of the backbone's own parameters that train as adapters.
 
-    Args:
-        key: the config key, for messages.
-
-    Raises UserError if the backbone has no place for an adapter.
+    Raises UserError, naming the config key, if the backbone has no place for an adapter.
     """
 
     def __init__(self, backbone: Backbone, configs: list[AdapterConfig], key: str):
@@ -65,10 +62,8 @@ class Adapters(nn.Module):
             if isinstance(config, TunedConfig):
                 self.tuned = tuned_names(backbone.tower, config.targets)
             else:
-                structure = _structure_of(backbone, key)
-                self.add_module(
-                    config.kind, BUILDERS[config.kind](structure, config, f"{key}.{number}")
-                )
+                structure, build = _structure_of(backbone, key), BUILDERS[config.kind]
+                self.add_module(config.kind, build(structure, config, f"{key}.{number}"))
 
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:

@@ -151,20 +151,15 @@ class Pool(Prompts):
 
 
 def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> Prompts:
-    """Attach the configured prompts to a backbone.
-
-    Args:
-        kind: of the backbone, for messages.
+    """Attach the configured prompts to a backbone of this kind.
 
     Raises UserError if the backbone uses attention pooling, or position embeddings in every block.
     """
-    key = "model.prompts"
+    why = (
+        None if structure.takes_tokens else f"{kind} has rotary position embeddings in every block"
+    )
     if structure.pooling == "map":
-        raise UserError(
-            f"{key}: not supported for backbones with attention pooling; set it to null"
-        )
-    if not structure.takes_tokens:
-        raise UserError(
-            f"{key}: {kind} has rotary position embeddings in every block; set it to null"
-        )
+        why = "not supported for backbones with attention pooling"
+    if why:
+        raise UserError(f"model.prompts: {why}; set it to null")
     return Pool(structure, config) if isinstance(config, PoolConfig) else Vpt(structure, config)
