@@ -34,6 +34,20 @@ class Reduction(nn.Module):
         return (emb_BD - self.mean_D) @ self.weight_DR
 
 
+class SumOverProcesses(torch.autograd.Function):
+    """All-reduce with a gradient: the sum of every process's gradient. torch's own is deprecated."""
+
+    @staticmethod
+    def forward(ctx: object, own: Tensor) -> Tensor:
+        total = own.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return SumOverProcesses.forward(ctx, grad)
+
+
 class GlobalBatchNorm1d(nn.BatchNorm1d):
     """BatchNorm1d with statistics over the batches of all processes.
 
@@ -47,13 +61,11 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         several = distributed.is_initialized() and distributed.get_world_size() > 1
         if not (self.training and several):
             return super().forward(feat_BF)
-        from torch.distributed.nn.functional import all_reduce  # with a gradient; slow to import
-
         # In float64: float32 sums of squares lose the variance of features far from zero.
         wide_BF = feat_BF.double()
         count_F = wide_BF.new_full(wide_BF.shape[1:], len(wide_BF))
         moments_3F = torch.stack([count_F, wide_BF.sum(0), wide_BF.square().sum(0)])
-        count_F, sum_F, square_F = all_reduce(moments_3F, group=distributed.group.WORLD)
+        count_F, sum_F, square_F = SumOverProcesses.apply(moments_3F)
         mean_F = sum_F / count_F
         var_F = square_F / count_F - mean_F.square()
         with torch.no_grad():
