@@ -22,13 +22,7 @@ from guie.base.devices import from_main
 from guie.config.model import ModelConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, TrainDataset
-from guie.data.loader import (
-    Prefetcher,
-    TeacherFeatures,
-    TrainLoader,
-    with_generic,
-    with_teachers,
-)
+from guie.data.loader import Prefetcher, TeacherFeatures, TrainLoader, with_generic, with_teachers
 from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores

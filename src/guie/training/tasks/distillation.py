@@ -22,14 +22,7 @@ from guie.config.distillation import (
     RelationConfig,
 )
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import (
-    Criterion,
-    Found,
-    at_least_fp32,
-    gather_rows,
-    on_device_of,
-    rows_of,
-)
+from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Logits, build_relation
 from guie.losses.margin_softmax import MarginSoftmax
@@ -142,12 +135,7 @@ class DistillationTask(Task):
                 )
 
     def _of_teachers(
-        self,
-        number: int,
-        emb_BD: Tensor,
-        label_B: Tensor,
-        taught: Sequence[Tensor],
-        rows_B: Tensor,
+        self, number: int, emb_BD: Tensor, label_B: Tensor, taught: Sequence[Tensor], rows_B: Tensor
     ) -> Found:
         """Return the relation's loss over all teachers, each weighted by its share of the images.
 
