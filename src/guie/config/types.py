@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.base.arguments import URL
+from guie.base.errors import URL
 
 Fault = tuple[str, str]  # a key, and what is wrong with its value
 

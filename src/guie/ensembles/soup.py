@@ -36,20 +36,16 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Ingredient:
-    """Weights that go into a soup: a run's best, its last, or one of its checkpoints.
+    """Weights that go into a soup: a run's best, its last, or one of its checkpoints."""
 
-    Attributes: `run`, the folder, or a library's model; `file`, the weights, None for a library's model;
-    `similarity`, the cosine of its weights with those of the first ingredient, part by part; `alone`, its
-    own scores; `kept`, whether it is in the soup; `soup`, for a greedy soup, the scores with it added.
-    """
-
-    run: str
-    file: Path | None = None
+    run: str  # the folder, or a library's model
+    file: Path | None = None  # the weights; None for a library's model
     sha256: str = ""  # of the file; for a library's model, of its weights
+    # Cosine of its weights with those of the first ingredient, part by part
     similarity: dict[str, float] = field(default_factory=dict)
-    alone: Scores = None
-    kept: bool = True
-    soup: Scores = None
+    alone: Scores = None  # its own
+    kept: bool = True  # in the soup
+    soup: Scores = None  # for a greedy soup, with it added
 
     @property
     def name(self) -> str:
@@ -100,20 +96,18 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
         if not files:
             raise UserError(f"{run}: no checkpoints to average; train again, or name its weights")
         ingredients += [Ingredient(member.model, file) for file in files]
-    names = [str(Path(one.name).resolve()) for one in ingredients]
-    twice = [one.name for number, one in enumerate(ingredients) if names[number] in names[:number]]
-    if twice:
-        raise UserError(f"{twice[0]}: given twice; name each once")
+    names: set[Path] = set()
+    for one in ingredients:
+        if Path(one.name).resolve() in names:
+            raise UserError(f"{one.name}: given twice; name each once")
+        names.add(Path(one.name).resolve())
     return ingredients
 
 
 def examine(
     ingredients: Sequence[Ingredient], evaluate: Evaluate, heads: bool = False
 ) -> list[Ingredient]:
-    """Score each ingredient alone, and compare it with the first.
-
-    Args:
-        heads: only heads are averaged, so that all else must be bit-identical.
+    """Score each ingredient alone, and compare it with the first; beside `heads` all must be identical.
 
     Raises UserError, naming the first difference, for one that cannot be averaged with the first.
     """
@@ -165,9 +159,8 @@ def mean_of_weights(
 ) -> tuple[LoadedModel, Scores, list[Ingredient]]:
     """Average the weights of all ingredients, and score the mean.
 
-    Args:
-        greedy: add ingredients, best first, and keep those that do not lower the held-out score
-            (Wortsman et al., recipe 1). They are returned in that order.
+    Greedily, add ingredients, best first, and keep those that do not lower the held-out score (Wortsman
+    et al., recipe 1). They are returned in that order.
     """
     if greedy:
         ingredients = sorted(ingredients, key=lambda one: held_out(one.alone), reverse=True)

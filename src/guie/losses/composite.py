@@ -27,9 +27,7 @@ class NestedLoss(Criterion):
     paper sums the losses. Their mean keeps the length of the gradient, for clipping and weight decay.
 
     Args:
-        config: the loss of each width.
         widths: numbers of each nested embedding, rising, the whole one (D) last.
-        sizes, domains: as of `build_loss`.
     """
 
     def __init__(
@@ -62,11 +60,8 @@ class MetaclassLoss(Criterion):
     Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018.
 
     Args:
-        config: the loss of each member.
         groups: number of groups, first member and seed.
-        dim: D.
         members: L, which split the embedding into equal parts.
-        sizes, domains: as of `build_loss`.
 
     Raises UserError if there are more groups than classes, or fewer than domains that have their own.
     """

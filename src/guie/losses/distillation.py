@@ -39,9 +39,6 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
 
     It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T). It
     returns a scalar, 0 if there are too few images; `Matching` one per image. The teacher gets no gradient.
-
-    Args:
-        dim, teacher_dim: embedding dimensions of student and teacher.
     """
     if isinstance(config, RkdConfig):
         return Rkd(config)
@@ -135,7 +132,6 @@ class Logits(nn.Module):
     Args:
         class_ids: the student's ids of these classes.
         weight_CkT: the teacher's weights of the same classes.
-        temperature: of the softmax over cosines.
     """
 
     def __init__(self, class_ids: Tensor, weight_CkT: Tensor, temperature: float):
@@ -172,7 +168,6 @@ class Snd(nn.Module):
     Bandwidths are constants in the gradient; the paper does not say.
 
     Args:
-        config: bandwidths, and the queue length.
         dims: embedding dimensions of student and teacher, for the queue.
     """
 

@@ -27,10 +27,6 @@ class Standardiser(HostCounters):
 
     Counters: `images` and `seen`, the images and batches that were measured.
 
-    Args:
-        dim: T, the feature dimension.
-        config: how, and the number of batches to measure.
-
     Raises UserError if `hadamard` has no matrix of this size.
     """
 
@@ -154,7 +150,6 @@ def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
     Args:
         apart_NK: the loss of each image with each teacher.
         taught_NK: which teachers an image has.
-        drop: the drop probability in training.
     """
     far_NK = apart_NK.detach().masked_fill(~taught_NK, -torch.inf)
     teacher_K = torch.arange(far_NK.shape[1], device=far_NK.device)
