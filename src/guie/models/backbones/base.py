@@ -1,4 +1,4 @@
-"""The base class of image backbones, the parts that adapters attach to, and the registry of libraries.
+"""The base class of image backbones with their batch normalisation, and the registry of libraries.
 
 Shapes: B images, C channels, H height, W width, S side, F backbone features; N tokens of D features, P
 patches.
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
-from guie.models.batch_norm import batch_norms, is_below, trained
 from guie.models.layers import Layers, Passthrough
 
 
@@ -315,7 +314,7 @@ class Backbone(nn.Module):
         return {name for name in layers if any(is_below(name, module) for module in self.new)}
 
     def set_batch_norm(self, setting: BatchNorm) -> None:
-        """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
+        """Set how BatchNorm layers train. Raises UserError as `trained_batch_norms`."""
         self.batch_norm = setting
         if setting == "synced" or (isinstance(setting, dict) and "synced" in setting.values()):
             # torch's own would drop timm's activations
@@ -325,9 +324,57 @@ class Backbone(nn.Module):
                 if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
                     self.tower.set_submodule(name, convert_sync_batchnorm(layer))
 
-    def trained_batch_norms(self) -> dict[str, _BatchNorm]:
-        """Return the BatchNorm layers whose statistics `batch_norm` trains, by their names in the tower."""
-        return trained(self.tower, self.batch_norm)
+    def trained_batch_norms(self, setting: BatchNorm | None = None) -> dict[str, _BatchNorm]:
+        """Return the BatchNorm layers that a stage's `batch_norm` trains, by their names in the tower.
+
+        The longest name above a layer decides. Raises UserError for a name above no BatchNorm layer.
+        """
+        setting = setting or self.batch_norm
+        if setting == "frozen":
+            return {}
+        named = {"": setting} if isinstance(setting, str) else setting
+        found = batch_norms(self.tower)
+        for name in named:
+            if not any(is_below(layer, name) for layer in found):
+                where = f" in {name!r}" if name else ""
+                known = f"it has {', '.join(list(found)[:40])}" if found else "remove batch_norm"
+                kind = type(self.tower).__name__
+                raise UserError(f"batch_norm: {kind} has no batch normalisation{where}; {known}")
+        above = {layer: [name for name in named if is_below(layer, name)] for layer in found}
+        return {
+            layer: found[layer]
+            for layer, names in above.items()
+            if names and named[max(names, key=len)] != "frozen"
+        }
+
+
+def batch_norms(tower: nn.Module) -> dict[str, _BatchNorm]:
+    """Return a model's BatchNorm layers by name."""
+    return {name: one for name, one in tower.named_modules() if isinstance(one, _BatchNorm)}
+
+
+def is_below(layer: str, name: str) -> bool:
+    """Whether a layer is the named module or inside it; all are inside the module without a name."""
+    return not name or f"{layer}.".startswith(f"{name}.")
+
+
+@torch.no_grad()
+def share_statistics(tower: nn.Module) -> None:
+    """Give every process the first's running statistics of layers in train mode, in one message.
+
+    Each process moves them by its own images, so they would validate different models.
+    """
+    if not distributed.is_initialized():
+        return
+    layers = batch_norms(tower).values()
+    moving = [layer for layer in layers if layer.training and layer.track_running_stats]
+    found: list[Any] = [one for layer in moving for one in (layer.running_mean, layer.running_var)]
+    if not found:
+        return
+    flat = torch.cat([one_C.float() for one_C in found])
+    distributed.broadcast(flat, src=0)
+    for one_C, value_C in zip(found, flat.split([len(one_C) for one_C in found]), strict=True):
+        one_C.copy_(value_C)
 
 
 BACKBONES: dict[str, type[Backbone]] = {}
