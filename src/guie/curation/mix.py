@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from guie.config import MixConfig
+from guie.config.data import MixConfig
 from guie.curation.classes import oversample
 from guie.curation.cleaning import clean_rows, drop_late_leaks
 from guie.curation.duplicates.comparing import Pixels
