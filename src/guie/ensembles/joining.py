@@ -55,7 +55,6 @@ from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (
     METRICS_FILE,
     SUMMARY,
-    add_to_record,
     begin_record,
     refuse_foreign,
     write_record,
@@ -213,8 +212,7 @@ def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
     if scores:
         line = {"step": 0, "stage": out.name, **scores}
         write_text(out / METRICS_FILE, json.dumps(line, allow_nan=False) + "\n")
-    write_record(out, written)
-    add_to_record(out, composition={"config": config.model_dump(), **made.record})
+    write_record(out, written, composition={"config": config.model_dump(), **made.record})
     best = {"val_r_at_1": held_out(scores), "step": 0} if scores else None
     write_json(out / SUMMARY, {"best": best, "steps": 0})
 

@@ -25,9 +25,7 @@ class NestedLoss(Criterion):
     Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022 (arXiv 2205.13147), equation 1, with
     equal weights. There a classifier has plain logits; here each width has any loss on unit vectors. The
     paper sums the losses. Their mean keeps the length of the gradient, for clipping and weight decay.
-
-    Args:
-        widths: numbers of each nested embedding, rising, the whole one (D) last.
+    Widths rise; the last is the whole one (D).
     """
 
     def __init__(
@@ -116,10 +114,7 @@ def partition(domains: Sequence[str], groups: int, seed: Sequence[int]) -> np.nd
     """Return a random group per class, (C,), of classes of one domain.
 
     Within a domain, group sizes differ by at most 1. The next group goes to the domain with the most classes
-    per group.
-
-    Args:
-        domains: domain of every class, (C,); as many groups as domains, or more.
+    per group. There are as many groups as domains, or more.
     """
     drawn = np.random.default_rng(list(seed)).permutation(len(domains))
     domain_C = np.unique(domains, return_inverse=True)[1]

@@ -127,12 +127,7 @@ class Similarity(nn.Module):
 
 
 class Logits(nn.Module):
-    """KL divergence of student and teacher cosines to the classes that both know.
-
-    Args:
-        class_ids: the student's ids of these classes.
-        weight_CkT: the teacher's weights of the same classes.
-    """
+    """KL divergence of cosines to the classes that both know: by the student's ids, the teacher's weights."""
 
     def __init__(self, class_ids: Tensor, weight_CkT: Tensor, temperature: float):
         super().__init__()
@@ -166,9 +161,6 @@ class Snd(nn.Module):
     With the teacher's bandwidth for both, a student with smaller distances than the teacher's has a loss.
     With a bandwidth of its own by perplexity (sigma' of eq. 3) it has none if all are equally smaller.
     Bandwidths are constants in the gradient; the paper does not say.
-
-    Args:
-        dims: embedding dimensions of student and teacher, for the queue.
     """
 
     def __init__(self, config: SndConfig, dims: tuple[int, int]):

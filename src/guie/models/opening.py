@@ -182,12 +182,8 @@ def rebuild(
 ) -> LoadedModel:
     """Build a trained model from its config and weights; branches of heads are folded.
 
-    Args:
-        part: with the image size that the weights were trained for.
-        source: the model's name in messages and records.
-        share: use the state's tensors themselves, without copying.
-
-    Raises UserError if members do not fit together.
+    The part has the image size that the weights were trained for. `share` uses the state's tensors
+    themselves. Raises UserError if members do not fit together.
     """
     with NoRandomNumbers():
         embedder, looks = _build(part)

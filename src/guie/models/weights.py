@@ -145,9 +145,7 @@ def keep_frozen(
 ) -> str | None:
     """Write frozen weights into a run's folder, unless they are there; return the file's name.
 
-    Args:
-        pretrained: if the weights are bit-identical to this backbone's, only a reference to it is written.
-        size: of its images.
+    If they are bit-identical to the pretrained backbone's at this size, only a reference to it is written.
     """
     if not state:
         return None

@@ -163,7 +163,6 @@ def train_stage(run: Run, stage: Stage) -> None:
             watch.add(logs["loss"], batch.row_B, rates)
             bar.update()
 
-            # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0

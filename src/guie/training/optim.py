@@ -86,10 +86,7 @@ def schedule_factor(
 ) -> float:
     """Return learning rate / peak, in [0, 1], for step warmup_steps .. total_steps - 1.
 
-    Piecewise constant schedules change at the nearest step.
-
-    Args:
-        steps_per_epoch: need not be an integer; for the schedules that count in epochs.
+    Piecewise constant schedules change at the nearest step. Steps per epoch need not be an integer.
     """
     gone: float = step - warmup_steps
     match schedule.name:

@@ -73,8 +73,7 @@ class Interrupts:
 class Stopped(Exception):
     """Raised when all processes stop together, between two steps, by the same cause.
 
-    Args:
-        reason: what this process finally raises: its own fault, or an exit.
+    The reason is what this process finally raises: its own fault, or an exit.
     """
 
     def __init__(self, cause: Cause, reason: BaseException):

@@ -55,11 +55,7 @@ class Retention:
     def __call__(
         self, student: Backbone, batch: Batch, feat_BF: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the term to add to the loss, and each unweighted term for the log.
-
-        Args:
-            feat_BF: the student's features of the batch's images.
-        """
+        """Return the term to add to the loss, and each unweighted term for the log."""
         terms: dict[str, Tensor] = {}
         if self.pretrained and self.config.weights:
             terms["weights"] = squared_distance(student.tower, self.pretrained.tower)

@@ -53,8 +53,6 @@ class Run:
     Raises UserError if a stage has no training images.
     """
 
-    log: RunLog
-
     def __init__(
         self,
         accelerator: Accelerator,
@@ -125,8 +123,7 @@ class Run:
     def finish(self, parameters: tuple[int, int]) -> dict[str, Any]:
         """Write the summary, once all models are written; return it. Only the main process calls it.
 
-        Args:
-            parameters: of the last stage, trained and in total.
+        Parameters are those of the last stage, trained and in total.
         """
         models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}

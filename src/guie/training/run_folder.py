@@ -61,14 +61,16 @@ SHOWN_BYTES = 50  # of a damaged line
 VAL = "val_r_at_1"  # key that marks a validation's line
 
 
-def begin_record(folder: Path) -> None:
-    """Write `record.json`: command, commit, versions, machine. It marks the folder as ours."""
+def begin_record(folder: Path, **more: Any) -> None:
+    """Write `record.json`: command, commit, versions, machine, more. It marks the folder as ours."""
     packages = {name: metadata.version(name) for name in PACKAGES}
     version = code_version()
     commit = version.removesuffix("-dirty")
     git = None if version == "unknown" else {"commit": commit, "dirty": commit != version}
-    known = {"command": sys.argv, "git": git, "python": platform.python_version()}
-    write_json(folder / RECORD, known | {"packages": packages, "machine": platform.machine()})
+    known: dict[str, Any] = {"command": sys.argv, "git": git}
+    known |= {"python": platform.python_version(), "packages": packages}
+    known |= {"machine": platform.machine(), **more}
+    write_json(folder / RECORD, known)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -88,12 +90,12 @@ def is_recorded(folder: Path) -> bool:
         return False
 
 
-def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
+def write_record(folder: Path, config: RunConfig | CompositionConfig, **more: Any) -> None:
     """Write `record.json` and the resolved config.
 
     The config is written last: a folder with a config has a complete record, even after a kill.
     """
-    begin_record(folder)
+    begin_record(folder, **more)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, to_yaml(config.model_dump()))
 

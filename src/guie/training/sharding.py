@@ -53,10 +53,7 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
 class Shards:
     """Shard and gather the task and its weight average; without FSDP it does nothing.
 
-    Args:
-        task: unsharded, not yet prepared.
-
-    Raises UserError if it has parameters that cannot be sharded.
+    The given task is unsharded. Raises UserError if it has parameters that cannot be sharded.
     """
 
     def __init__(self, accelerator: Accelerator, task: Task):

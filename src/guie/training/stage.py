@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
@@ -49,9 +48,6 @@ class Stage:
     Raises UserError if nothing is left to train, and as `StageData`.
     """
 
-    model: nn.Module
-    optimizer: Optimizer
-
     def __init__(
         self, run: Run, task: Task, saved: dict[str, Any] | None, moments: dict[str, dict[str, Any]]
     ):
@@ -59,7 +55,6 @@ class Stage:
         self.run, self.config, self.task = run, config.stages[number], task
         self.epochs_before = sum(earlier.epochs for earlier in config.stages[:number])
 
-        # ------------------------------------------------------------ the model
         class_ids = pd.Index(run.classes.labels).get_indexer(run.rows[number]["label"].unique())
         self.preprocess = set_model(task, config, number, class_ids)
         optimizer = build_optimizer(task, self.config)
@@ -73,11 +68,9 @@ class Stage:
             if saved:
                 self.ema.load_state_dict(saved["ema"])
 
-        # ------------------------------------------------------------ the batches
         with torch.compiler.set_stance("force_eager"):  # features of frozen backbones
             self.data = StageData(run, task, self.preprocess, saved["sampler"] if saved else {})
 
-        # ------------------------------------------------------------ wrapped, or sharded
         self.shards = Shards(accelerator, task)
         if self.ema:
             self.shards.shard(self.ema.module)

@@ -98,13 +98,9 @@ def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> l
 
 
 def mask_of_domains(wanted: Sequence[str] | None, domains: Sequence[str], where: str) -> Tensor:
-    """Return a mask (C,) of the classes of some domains; None: of all.
+    """Return a mask (C,) of the classes of some domains, None: of all, by the domain of every class.
 
-    Args:
-        domains: the domain of every training class, by id.
-        where: the key of the config that names the wanted domains.
-
-    Raises UserError if one of them has no classes.
+    Raises UserError, with the config's key, if one of them has no classes.
     """
     if unknown := sorted(set(wanted or ()) - set(domains)):
         raise UserError(

@@ -139,9 +139,7 @@ class DistillationTask(Task):
     ) -> Found:
         """Return the relation's loss over all teachers, each weighted by its share of the images.
 
-        Args:
-            taught: the teachers' embeddings of the batch.
-            rows_B: mask of the images that the term is for, on the CPU.
+        `taught` has their embeddings of the batch, `rows_B` masks the images that the term is for.
         """
         config = self.task.criteria[number].relation
         assert config is not None
