@@ -205,7 +205,7 @@ def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
             run = RunConfig(name="derived", data=data, model=part.model, stages=[stage])
         own = {"name": out.name, "out": str(out.parent), "model": part.model.model_dump()}
         written: RunConfig | CompositionConfig = RunConfig.model_validate(run.model_dump() | own)
-        save_model(cast(Embedder, model.embedder), out / BEST, model.preprocess.size_px)
+        save_model(cast(Embedder, model.embedder), out / BEST)
     else:
         written = part
         save_weights(model.embedder.state_dict(), out / BEST)

@@ -51,26 +51,18 @@ class WeightsMetadata(ImageSize):
 def save_model(
     embedder: Embedder,
     path: Path,
-    size_px: int | None = None,
     pretrained: BackboneConfig | None = None,
     frozen_file: str | None = None,
 ) -> None:
-    """Write the weights, with their image size and stride, atomically.
+    """Write the weights, with the backbone's image size and stride, atomically.
 
-    Frozen weights go to a separate file in the same folder, by `keep_frozen`.
-
-    Args:
-        size_px: side of the images; None: the backbone's.
-        pretrained: as in `keep_frozen`.
-        frozen_file: the result of `keep_frozen` for the same frozen weights; None: call it.
+    Frozen weights go to a separate file in the same folder, by `keep_frozen`, unless that has run.
     """
-    state, stride_px = embedder.state_dict(), embedder.backbone.stride_px
-    size_px = size_px or embedder.backbone.size_px
+    state, backbone = embedder.state_dict(), embedder.backbone
+    size = ImageSize(backbone.size_px, backbone.stride_px)
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
-    kept = frozen_file or keep_frozen(
-        path.parent, frozen, pretrained, ImageSize(size_px, stride_px)
-    )
-    save_weights(state, path, WeightsMetadata(size_px, stride_px, kept))
+    kept = frozen_file or keep_frozen(path.parent, frozen, pretrained, size)
+    save_weights(state, path, WeightsMetadata(size.size_px, size.stride_px, kept))
 
 
 def save_weights(
@@ -107,8 +99,7 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
         raise UserError(f"{path}: incomplete ({error}); copy it again, or train again") from None
     if "guie" not in entries:
         return None
-    known = json.loads(entries["guie"])
-    return WeightsMetadata(known["size_px"], known["stride_px"], known["frozen"])
+    return WeightsMetadata(**json.loads(entries["guie"]))
 
 
 def frozen_names(embedder: Embedder) -> list[str]:
