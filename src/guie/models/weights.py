@@ -191,14 +191,6 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
     return state
 
 
-def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
-    """Remove frozen weights that no file of the run needs any more."""
-    kept = {name and Path(name).stem for name in used}
-    for file in folder.glob(PATTERN):
-        if file.stem not in kept:
-            file.unlink()
-
-
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file; shared names refer to one tensor."""
     if why := why_unreadable(file):

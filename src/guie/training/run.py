@@ -23,7 +23,7 @@ from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_row
 from guie.data.manifest import Manifest
 from guie.models.opening import BEST
 from guie.models.pretrained import sha256_of, weights_record
-from guie.models.weights import read_metadata, remove_unused
+from guie.models.weights import PATTERN, read_metadata
 from guie.rows.readable import STATE
 from guie.training.checkpoint import Checkpoints, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
@@ -127,7 +127,9 @@ class Run:
         """
         models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
-        remove_unused(self.folder, used)
+        for file in self.folder.glob(PATTERN):  # frozen weights that no file needs any more
+            if file.with_suffix(".safetensors").name not in used:
+                file.unlink()
         trainable, total = parameters
         state, device = self.state, self.accelerator.device
         on_gpu = device.type == "cuda"

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.base.errors import UserError
-from guie.config.model import PoolConfig, PromptsConfig, VptConfig
+from guie.config.model import PoolConfig, VptConfig
 from guie.models.backbones.base import VitStructure
 
 
@@ -148,18 +147,3 @@ class Pool(Prompts):
         patches_BPD = patches.flatten(1, -2)
         query_BD = patches_BPD.mean(dim=1) + patches_BPD.amax(dim=1)
         self.query_BD = query_BD if self.config.query == "sum" else query_BD.detach() / 2
-
-
-def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> Prompts:
-    """Attach the configured prompts to a backbone of this kind.
-
-    Raises UserError if the backbone uses attention pooling, or position embeddings in every block.
-    """
-    why = (
-        None if structure.takes_tokens else f"{kind} has rotary position embeddings in every block"
-    )
-    if structure.pooling == "map":
-        why = "not supported for backbones with attention pooling"
-    if why:
-        raise UserError(f"model.prompts: {why}; set it to null")
-    return Pool(structure, config) if isinstance(config, PoolConfig) else Vpt(structure, config)
