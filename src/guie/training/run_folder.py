@@ -64,10 +64,7 @@ VAL = "val_r_at_1"  # key that marks a validation's line
 def begin_record(folder: Path, **more: Any) -> None:
     """Write `record.json`: command, commit, versions, machine, more. It marks the folder as ours."""
     packages = {name: metadata.version(name) for name in PACKAGES}
-    version = code_version()
-    commit = version.removesuffix("-dirty")
-    git = None if version == "unknown" else {"commit": commit, "dirty": commit != version}
-    known: dict[str, Any] = {"command": sys.argv, "git": git}
+    known: dict[str, Any] = {"command": sys.argv, "git": git_state()}
     known |= {"python": platform.python_version(), "packages": packages}
     known |= {"machine": platform.machine(), **more}
     write_json(folder / RECORD, known)
@@ -98,6 +95,13 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig, **more: An
     begin_record(folder, **more)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, to_yaml(config.model_dump()))
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return the commit and whether the working tree differs from it; None outside a repository."""
+    version = code_version()
+    commit = version.removesuffix("-dirty")
+    return None if version == "unknown" else {"commit": commit, "dirty": commit != version}
 
 
 def code_version() -> str:
