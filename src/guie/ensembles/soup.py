@@ -53,10 +53,7 @@ class Ingredient:
         return str(self.file or self.run)
 
     def load(self) -> LoadedModel:
-        """Return the model with these weights; of a checkpoint, those that it would score.
-
-        Raises UserError for an ensemble.
-        """
+        """Return the model with these weights; raise UserError for an ensemble."""
         if self.file is None:
             return open_model(self.run)
         if self.file.suffix != ".pt":
@@ -205,10 +202,9 @@ def held_out(scores: Scores) -> float:
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
-    """Return the cosine between the weights of two models, by part (`backbone`, `head`).
+    """Return the cosine between the weights of two models, by part (`backbone`, `head`), each one vector.
 
-    The matrices of a part count as one vector. One-dimensional weights are left out, because the scales
-    of norms are near 1 in every model.
+    One-dimensional weights are left out, because the scales of norms are near 1 in every model.
     """
     products: dict[str, Tensor] = {}
     for name, value in a.items():
@@ -236,10 +232,10 @@ def trained_apart(ingredients: Sequence[Ingredient]) -> list[str]:
 
 
 def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
-    """Return a warning for each model whose embedding space differs from the first one's.
+    """Return a warning for each model whose head, or else backbone, differs from the first one's.
 
-    Compares the heads, or without heads the backbones. Independently trained models have embedding
-    spaces rotated against each other, so the mean fits neither (the challenge's 1st place).
+    Independently trained models have embedding spaces rotated against each other, so the mean fits neither
+    (the challenge's 1st place).
     """
     first, *others = (
         {name: value for name, value in state.items() if name.startswith("head.")} or state

@@ -107,9 +107,8 @@ def distinct_triples(images: int, device: torch.device) -> Tensor:
 class Similarity(nn.Module):
     """Squared differences of cosines, summed over each row of the matrix and averaged over rows.
 
-    Args:
-        balanced: divide by the variance of the teacher's cosines between different images. The idea of
-            balancing teachers is that of C-RADIOv4's summary loss, which compares angles; this is ours.
+    Balanced, it is divided by the variance of the teacher's cosines between different images. The idea of
+    balancing teachers is that of C-RADIOv4's summary loss, which compares angles; this is ours.
     """
 
     def __init__(self, balanced: bool = False):
