@@ -99,7 +99,8 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
         raise UserError(f"{path}: incomplete ({error}); copy it again, or train again") from None
     if "guie" not in entries:
         return None
-    return WeightsMetadata(**json.loads(entries["guie"]))
+    known = json.loads(entries["guie"])
+    return WeightsMetadata(known["size_px"], known["stride_px"], known["frozen"])
 
 
 def frozen_names(embedder: Embedder) -> list[str]:
