@@ -22,7 +22,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, PlainValidator
 from pydantic.fields import FieldInfo
 
-from guie.config import MixConfig, RunConfig, to_yaml
+from guie.config import RunConfig, to_yaml
+from guie.config.data import MixConfig
 from guie.config.durations import Duration
 from guie.config.ensemble import ComposeConfig
 from guie.config.study import StudyConfig

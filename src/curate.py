@@ -34,7 +34,8 @@ from guie.base import arguments
 from guie.base.errors import run
 from guie.base.files import STORE, quoted, refuse_no_folder, shown
 from guie.base.processes import usable_cores
-from guie.config import MixConfig, load_config
+from guie.config import load_config
+from guie.config.data import MixConfig
 
 NAMED = 8  # reasons for leaving members of tars out that are printed
 

@@ -58,7 +58,7 @@ def tiny_run(
         for parameter in embedder.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=moved)
     for name in ("model", "last"):
-        save_model(embedder, folder / f"{name}.safetensors", size_px)
+        save_model(embedder, folder / f"{name}.safetensors")
     return folder
 
 

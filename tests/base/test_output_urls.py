@@ -17,7 +17,8 @@ import train
 import validate
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, held, write_text
-from guie.config import MixConfig, config_from
+from guie.config import config_from
+from guie.config.data import MixConfig
 from guie.curation.pipeline import prefix_of
 from scorer.errors import UserError as ScorerError
 

@@ -47,7 +47,7 @@ from guie.data.preprocess import Preprocess
 from guie.rows.embedding import embed_files
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
-from guie.training.stage import set_model, train_mode, uncompiled
+from guie.training.stage import set_model, train_mode
 from guie.training.step import gradients_within_memory
 from guie.training.tasks import build_task
 from guie.training.tasks.base import Task
@@ -104,7 +104,7 @@ def measured(made: Made, images: int, steps: int, peak: float, feed: float) -> S
     try:
         step = made.step(images)
         step()
-        with uncompiled(), FlopCounterMode(display=False) as counter:
+        with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
             step()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would free
@@ -156,12 +156,12 @@ def embedding_rates(accelerator: Accelerator, made: Made, batch: int) -> tuple[f
 
     @torch.inference_mode()
     def on_device() -> None:
-        with uncompiled(), accelerator.autocast():
+        with torch.compiler.set_stance("force_eager"), accelerator.autocast():
             embedder(images_BCHW, torch.ones(batch, 3, device=accelerator.device))
 
     preprocess = Preprocess(made.size_px, [0.5] * 3, [0.5] * 3)
     workers = usable_cores()
-    with tempfile.TemporaryDirectory() as folder, uncompiled():
+    with tempfile.TemporaryDirectory() as folder, torch.compiler.set_stance("force_eager"):
         files = photographs(Path(folder), LOADED, 500) * (4 * workers)
         job = partial(embed_files, accelerator, embedder, preprocess, batch_size=batch)
         job(files[:batch], workers=workers)

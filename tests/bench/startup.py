@@ -70,7 +70,7 @@ def indexed(folder: Path) -> list[str]:
     config = config_from(values | {"train": {"epochs": 1, "lr": RATES}}, RunConfig)
     write_record(run, config)
     torch.manual_seed(0)
-    save_model(build_embedder(config.model), run / "model.safetensors", 224)
+    save_model(build_embedder(config.model), run / "model.safetensors")
     first, *_ = photographs(folder / "pictures", 30, 240)
     words = ["--model", str(run), "--images", str(first.parent), "--out", str(index)]
     search.main(["index", *words])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from guie.config import MixConfig, RunConfig, load_config
+from guie.config import RunConfig, load_config
+from guie.config.data import MixConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from guie.base.errors import UserError
-from guie.config import MixConfig, RunConfig, config_from, load_config
+from guie.config import RunConfig, config_from, load_config
+from guie.config.data import MixConfig
 from guie.config.loading import parsed, to_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -43,7 +43,8 @@ import timm
 from pydantic import BaseModel
 from recipe_configs import recipe_config
 
-from guie.config import MixConfig, RunConfig, load_config
+from guie.config import RunConfig, load_config
+from guie.config.data import MixConfig
 from guie.config.durations import Duration
 from guie.config.ensemble import ComposeConfig
 from guie.config.loading import parsed

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from guie.base.errors import UserError
-from guie.config import MixConfig, RunConfig, load_config
+from guie.config import RunConfig, load_config
+from guie.config.data import MixConfig
 from guie.config.loading import to_yaml
 from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, Sidecar

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from torch.nn import functional
 
 from guie.base.files import write_text
-from guie.config import MixConfig, RunConfig, config_from
-from guie.config.data import ProxyEvaluatorConfig, SelectionConfig
+from guie.config import RunConfig, config_from
+from guie.config.data import MixConfig, ProxyEvaluatorConfig, SelectionConfig
 from guie.config.loading import to_yaml
 from guie.config.model import HeadConfig
 from guie.config.types import Name

@@ -23,7 +23,7 @@ from guie.ensembles.soup import (
 )
 from guie.models import LoadedModel, open_model
 from guie.models.weights import read_tensors, save_model
-from guie.training.checkpoint import Checkpoints, Identity, TrainState
+from guie.training.checkpoint import Checkpoints, TrainState
 from guie.training.optim import MovingAverage
 from guie.training.run_folder import read_metrics, read_summary
 from guie.training.tasks import build_task
@@ -48,7 +48,7 @@ def with_bias(folder: Path, bias: float | torch.Tensor) -> Path:
     model = open_model(run)
     values = torch.as_tensor(bias).expand(16) if isinstance(bias, float) else bias
     model.embedder.head.linear.bias.data[: len(values)] = values
-    save_model(model.embedder, run / "model.safetensors", 32)
+    save_model(model.embedder, run / "model.safetensors")
     return run
 
 
@@ -63,7 +63,7 @@ def test_the_mean_is_that_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture)
         model.embedder.head.norm.num_batches_tracked.fill_(count)
         model.embedder.head.norm.running_mean.fill_(count)
         model.embedder.head.linear.bias.data.add_(count)
-        save_model(model.embedder, file, 32)
+        save_model(model.embedder, file)
     out = main(tmp_path / "soup", runs[0], {"model": str(runs[0]), "weights": "last"}, runs[1])
     members, found = [weights(file.parent, file.name) for file in files], weights(out)
     assert found.keys() == members[0].keys()
@@ -183,7 +183,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
         state = TrainState(stage=1, global_step=step)
         parts = {"task": task.state_dict(), "ema": average.state_dict() if average else None}
-        checkpoints.save(parts, state, Identity("r", "c"))
+        checkpoints.save({**parts, "frozen": None}, state)
         checkpoints.wait()
     member = {"model": str(run), "checkpoints": True}
     model = open_model(main(tmp_path / "soup", member))
@@ -202,7 +202,7 @@ def test_heads_are_averaged_over_one_tower(tmp_path: Path) -> None:
     runs = [tiny_run(tmp_path / f"r{n}", head=head) for n, head in enumerate(heads)]
     model = open_model(runs[1])
     model.embedder.head.linear.weight.data.add_(0.01)
-    save_model(model.embedder, runs[1] / "model.safetensors", 32)
+    save_model(model.embedder, runs[1] / "model.safetensors")
     weight = "head.linear.weight"
     out = main(tmp_path / "heads", *runs, join="heads")
     expected = (weights(runs[0])[weight] + weights(runs[1])[weight]) / 2
@@ -237,7 +237,7 @@ def test_a_composition_replaces_no_file_of_another_program(
         main(tmp_path / "hub", *kin)
     assert (tmp_path / "hub" / "model.safetensors").read_bytes() == b"downloaded"
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -53,7 +53,7 @@ def change_weight(run: Path, value: float) -> None:
     """Write the run's model with another first weight of its head."""
     model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = value
-    save_model(model.embedder, run / "model.safetensors", 32)
+    save_model(model.embedder, run / "model.safetensors")
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_every_part_of_a_model_is_exported(tmp_path: Path) -> None:
     model = {"backbone": {**TINY_VIT, "stride_px": 8}, "head": head}
     run = tiny_run(tmp_path / "run", **model)
     embedder = build_embedder(tiny_config(run, **model).model)
-    save_model(embedder, run / "model.safetensors", 32)
+    save_model(embedder, run / "model.safetensors")
     _, facts, card = exported(run)
     assert facts["dimension"] == 8 and facts["torchscript"]["runtime"] == "1.11"
     assert facts["models"][0]["model"]["backbone"]["stride_px"] == 8
@@ -157,7 +157,7 @@ def test_the_last_weights_are_exported_on_request(tmp_path: Path) -> None:
     model = open_model(run)
     with torch.no_grad():
         model.embedder.head.linear.weight.neg_()
-    save_model(model.embedder, run / "last.safetensors", 32)
+    save_model(model.embedder, run / "last.safetensors")
     saved, facts, _ = exported(run, "--weights", "last")
     assert facts["validation"]["val_r_at_1"] == 0.5
     image = torch.randint(0, 256, (1, 3, 40, 33), dtype=torch.uint8)

@@ -13,7 +13,7 @@ from small_models import TINY_VIT, model_config
 from torch import distributed, nn
 
 from guie.base.errors import UserError
-from guie.models.batch_norm import batch_norms, share_statistics
+from guie.models.backbones.base import batch_norms, share_statistics
 from guie.models.embedder import Embedder, build_embedder
 from guie.models.weights import frozen_names
 

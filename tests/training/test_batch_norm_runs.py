@@ -19,7 +19,7 @@ from exported import check_exported
 from guie.config import RunConfig, config_from
 from guie.data.dataset import Classes
 from guie.models import open_model
-from guie.models.batch_norm import batch_norms
+from guie.models.backbones.base import batch_norms
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.stage import set_model, train_mode
 from guie.training.tasks import build_task

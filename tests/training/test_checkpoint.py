@@ -14,21 +14,16 @@ import torch
 import kills
 from guie.base.errors import UserError
 from guie.models.weights import keep_frozen
-from guie.training.checkpoint import (
-    Checkpoints,
-    Identity,
-    TrainState,
-    check_identity,
-    without_frozen,
-)
+from guie.training.checkpoint import Checkpoints, TrainState, check_identity, without_frozen
 
-IDENTITY = Identity(rows="0123", commit="abc")
+IDENTITY = {"rows": "0123", "commit": "abc"}
+MORE = {"frozen": None, "identity": IDENTITY}
 ONES = torch.ones(1)
 
 
 def save(checkpoints: Checkpoints, step: int, wait: bool = True, **parts: Any) -> Path | None:
-    parts = {"task": {"embedder.a": ONES * step}, "ema": None, **parts}
-    checkpoints.save(parts, TrainState(global_step=step, best_score=0.5), IDENTITY)
+    parts = {"task": {"embedder.a": ONES * step}, "ema": None, **parts, **MORE}
+    checkpoints.save(parts, TrainState(global_step=step, best_score=0.5))
     return checkpoints.wait() if wait else None
 
 
@@ -78,8 +73,8 @@ def test_other_data_is_refused_and_other_code_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="changed since the run started"):
-        check_identity(IDENTITY, Identity(rows="other", commit="abc"), tmp_path)
-    check_identity(IDENTITY, Identity(rows="0123", commit="def"), tmp_path)
+        check_identity(IDENTITY, {"rows": "other", "commit": "abc"}, tmp_path)
+    check_identity(IDENTITY, {"rows": "0123", "commit": "def"}, tmp_path)
     assert "started with code abc, resumed with def" in capsys.readouterr().err
     check_identity(IDENTITY, IDENTITY, tmp_path)
     assert capsys.readouterr().err == ""
@@ -99,7 +94,7 @@ def test_frozen_weights_come_back_from_their_file(tmp_path: Path) -> None:
         task = {"embedder.a": frozen, "embedder.b": weight * step}
         ema = {"module.embedder.a": frozen, "module.embedder.b": weight, "n_averaged": weight}
         parts = without_frozen({"task": task, "ema": ema, "optimizer": {}}, {"a"})
-        checkpoints.save(parts, TrainState(global_step=step), IDENTITY, file)
+        checkpoints.save({**parts, **MORE, "frozen": file}, TrainState(global_step=step))
         path = checkpoints.wait()
     checkpoints.paths()[0].write_bytes(b"damaged")
     assert checkpoints.frozen() == {file}
@@ -132,13 +127,13 @@ def test_training_continues_while_a_checkpoint_is_written(
     weight = torch.arange(4.0)
     tied = {"embedder.a": weight, "embedder.b": weight.view(2, 2), "embedder.c": weight}
     state = TrainState(global_step=1)
-    checkpoints.save({"task": tied, "ema": None}, state, IDENTITY)
+    checkpoints.save({"task": tied, "ema": None, **MORE}, state)
     weight += 1
     state.global_step += 1
     assert checkpoints.paths() == [] and checkpoints.fault is None
     threading.Timer(0.1, disk.may.set).start()
     # The next waits for the one before, and uses the same memory for another value
-    checkpoints.save({"task": {"embedder.a": weight}, "ema": None}, state, IDENTITY)
+    checkpoints.save({"task": {"embedder.a": weight}, "ema": None, **MORE}, state)
     assert steps(checkpoints)[0] == "step_00000001"
     with checkpoints:  # and so does its end
         pass

@@ -119,10 +119,9 @@ def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> Non
     model = open_model(teachers[0]["model"])
     with torch.no_grad():
         expected = model.embedder(model.preprocess(grey.to(torch.uint8)), shapes)
-    own = taught.rows_B
-    assert own.tolist() == [True, False, True, True, False]
-    torch.testing.assert_close(taught.emb_BT[own], expected[own], atol=1e-5, rtol=0)
-    assert not taught.emb_BT[~own].any() and not opened[0].model.embedder.training
+    own = torch.tensor([True, False, True, True, False])
+    torch.testing.assert_close(taught[own], expected[own], atol=1e-5, rtol=0)
+    assert not taught[~own].any() and not opened[0].model.embedder.training
 
 
 @pytest.mark.slow

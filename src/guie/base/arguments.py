@@ -11,10 +11,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from guie.base.errors import UserError
+from guie.base.errors import URL, UserError
 from guie.base.processes import CHECK_CONTENT, ENGINE
 
-URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
 PRECISIONS = ("no", "bf16", "fp16")
 PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"

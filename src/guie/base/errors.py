@@ -24,6 +24,9 @@ DISK_FULL = {
 }
 
 
+URL = r"[A-Za-z][\w+.-]+:/"  # how one begins
+
+
 class UserError(Exception):
     """A fault in the input (config key, manifest row, file); the message names it and the remedy."""
 

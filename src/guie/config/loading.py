@@ -126,10 +126,7 @@ for _kind in ("timestamp", "value"):
 
 
 def parsed(text: str, source: str = "YAML", line: int = 1) -> Values:
-    """Parse YAML 1.2, without tags and repeated keys.
-
-    Args:
-        line: the number of the first line; 0: the text is of no file.
+    """Parse YAML 1.2, without tags and repeated keys, from this line on; 0: the text is of no file.
 
     Raises UserError naming the source and the line.
     """
@@ -157,10 +154,7 @@ def to_yaml(values: Any, flow: bool = False) -> str:
 
 
 def read_values(path: str | Path, below: tuple[Path, ...] = ()) -> Values:
-    """Read a file and merge it over its `base`, if it has one.
-
-    Args:
-        below: the chain of files that led here.
+    """Read a file and merge it over its `base`, if it has one; `below` are the files that led here.
 
     Raises UserError naming the file and the line.
     """
@@ -271,10 +265,7 @@ def config_from(values: dict, model: type[AnyConfig]) -> AnyConfig:
 
 
 def validated(values: Values, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
-    """Validate values and return the config.
-
-    Args:
-        variables: replace each `${NAME}`; if False, the config is the same on every machine.
+    """Validate values and return the config; without `variables` no `${NAME}` is replaced.
 
     Raises UserError like `load_config`.
     """

@@ -136,8 +136,6 @@ Fit = Literal["squash", "pad", "crop"]
 PadColor = Literal["white", "black"]
 Resize = Literal["bicubic", "bilinear"]
 
-BATCH_NORM_EPS = 1e-5  # torch's own
-
 # Of the backbone's BatchNorm layers: one choice, or one by the name of a module
 BatchNormMode = Literal["frozen", "train", "synced"]
 BatchNorm = Either[BatchNormMode, dict[str, BatchNormMode]]
@@ -242,7 +240,7 @@ class HeadConfig(Config):
     }
 
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
-    norm_eps: PositiveFloat = BATCH_NORM_EPS  # of bn and bn_plain; 5th place: 1e-6
+    norm_eps: PositiveFloat = 1e-5  # of bn and bn_plain; 5th place: 1e-6
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.base.arguments import URL
+from guie.base.errors import URL
 
 # How images are decoded: as a person sees them, or as the challenge's host; see `guie.data.images`
 Decode = Literal["seen", "host"]

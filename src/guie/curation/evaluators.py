@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.config import MixConfig, RunConfig, load_config
-from guie.config.data import ProxyEvaluatorConfig, SelectionConfig
+from guie.config import RunConfig, load_config
+from guie.config.data import MixConfig, ProxyEvaluatorConfig, SelectionConfig
 from guie.config.stages import CosineSchedule
 from guie.config.training import refuse_untrainable
 from guie.data.manifest import Sidecar, save_manifest

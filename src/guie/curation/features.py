@@ -11,8 +11,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from guie.base.devices import make_accelerator
-from guie.config import MixConfig
-from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig
+from guie.config.data import CleaningConfig, ClipConfig, MixConfig, ProxyEvaluatorConfig
 from guie.curation.summary import CurationReport
 from guie.models.opening import LoadedModel, open_model
 from guie.rows.comparison import VIEWS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from guie.config import MixConfig
+from guie.config.data import MixConfig
 from guie.curation import pipeline
 from guie.curation.classes import match_shares, oversample, split_validation
 from guie.curation.cleaning import clean_rows, drop_late_leaks

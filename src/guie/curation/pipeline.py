@@ -18,8 +18,14 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_missing
-from guie.config import MixConfig
-from guie.config.data import DatasetSource, FolderSource, ManifestSource, Source, ToySource
+from guie.config.data import (
+    DatasetSource,
+    FolderSource,
+    ManifestSource,
+    MixConfig,
+    Source,
+    ToySource,
+)
 from guie.curation.classes import cap, choose_test_classes, drop_rare, move_to_test
 from guie.curation.features import Embed, Job
 from guie.curation.findings import COLUMNS as FINDINGS

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from guie.base.files import replacing, write_json
-from guie.config import MixConfig
+from guie.config.data import MixConfig
 from guie.data.manifest import queries_without_positive
 from guie.data.manifest.companions import Companions, joined, within, write_companions
 from guie.data.manifest.reading import memberships

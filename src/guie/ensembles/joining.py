@@ -55,36 +55,29 @@ from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (
     METRICS_FILE,
     SUMMARY,
-    add_to_record,
     begin_record,
     refuse_foreign,
     write_record,
 )
 
 MOST_VIEWS_BYTES = 64 << 20  # of all views of one image: a hundred views of 224 px
-WHOLE = [ViewConfig()]
 
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """A member or an ensemble: the model, its val scores, and how it was made.
-
-    Attributes: `record`, for record.json; `members`, whose embeddings are combined; `ingredients`, whose
-    weights are averaged.
-    """
+    """A member or an ensemble: the model, its val scores, and how it was made."""
 
     model: LoadedModel
     scores: Scores
-    record: dict[str, Any]
-    members: tuple[EnsembleResult, ...] = ()
-    ingredients: tuple[Ingredient, ...] = ()
+    record: dict[str, Any]  # for record.json
+    members: tuple[EnsembleResult, ...] = ()  # whose embeddings are combined
+    ingredients: tuple[Ingredient, ...] = ()  # whose weights are averaged
 
 
 def make(config: ModelMember | Composed, fits: Fits) -> EnsembleResult:
     """Open a member, or build an ensemble: combine its members in all views, then reduce.
 
-    Every process must call it. Doubtful combinations print a warning. Raises UserError if a member is
-    missing or members do not fit together.
+    Every process must call it. Raises UserError if a member is missing or members do not fit together.
     """
     if isinstance(config, ModelMember):
         model = open_model(config.model, weights=f"{config.weights}.safetensors")
@@ -116,7 +109,7 @@ def make(config: ModelMember | Composed, fits: Fits) -> EnsembleResult:
             weights = record["weights"] = [member.weight for member in config.members]
             how |= {"join": join.name, "weights": weights if len(set(weights)) > 1 else None}
     model = models[0]
-    if config.views != WHOLE or len(models) > 1:
+    if config.views != [ViewConfig()] or len(models) > 1:
         model, scores = _combine(models, how, config, fits, record), None
     if config.reduce:
         model, fitted = reduce_by(config.reduce, model, fits)
@@ -212,15 +205,14 @@ def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
             run = RunConfig(name="derived", data=data, model=part.model, stages=[stage])
         own = {"name": out.name, "out": str(out.parent), "model": part.model.model_dump()}
         written: RunConfig | CompositionConfig = RunConfig.model_validate(run.model_dump() | own)
-        save_model(cast(Embedder, model.embedder), out / BEST, model.preprocess.size_px)
+        save_model(cast(Embedder, model.embedder), out / BEST)
     else:
         written = part
         save_weights(model.embedder.state_dict(), out / BEST)
     if scores:
         line = {"step": 0, "stage": out.name, **scores}
         write_text(out / METRICS_FILE, json.dumps(line, allow_nan=False) + "\n")
-    write_record(out, written)
-    add_to_record(out, composition={"config": config.model_dump(), **made.record})
+    write_record(out, written, composition={"config": config.model_dump(), **made.record})
     best = {"val_r_at_1": held_out(scores), "step": 0} if scores else None
     write_json(out / SUMMARY, {"best": best, "steps": 0})
 

@@ -100,12 +100,7 @@ def fit_domains(
 ) -> tuple[list[str], dict[str, Tensor], dict[str, Any]]:
     """Return the domains in order, the weights of `guie.models.ensemble.Domains`, and its accuracy.
 
-    Args:
-        emb_FD: embeddings of unit length.
-        domain_F: the domain of each image.
-        wanted: domains that views need.
-
-    Raises UserError if one of those has no images, or there are too few images or domains.
+    Raises UserError if a wanted domain has no images, or there are too few images or domains.
     """
     names, counts = np.unique(domain_F, return_counts=True)
     missing = sorted(wanted - set(names))

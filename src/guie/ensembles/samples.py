@@ -1,7 +1,4 @@
-"""Embed the images that an ensemble is fitted on and scored with.
-
-Shapes: N images, D dimensions.
-"""
+"""Embed the images that an ensemble is fitted on and scored with."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from accelerate import Accelerator
 from torch.utils.data import ConcatDataset, TensorDataset
 
@@ -71,9 +69,7 @@ class Fits:
             )
         rows = rows[rows["domain"].isin(sample.domains or known)]
         rows = balanced_sample(rows, sample.per_domain, sample.seed)
-        files = [manifest.file(path) for path in rows["image_path"]]
-        dataset = EvalDataset(files, model.preprocess, decode=manifest.sidecar.decode)
-        emb_ND = self._embed(model, dataset, "fit", self.config.workers)
+        emb_ND = self._embed(model, manifest, rows, "fit")
         images = rows["domain"].value_counts().sort_index().to_dict()
         basis = {"manifest": sample.manifest, "split": sample.split, "seed": sample.seed}
         return emb_ND, rows["domain"].to_numpy(str), basis | {"images": images}
@@ -81,29 +77,32 @@ class Fits:
     def scores(self, model: LoadedModel, keep: bool = False) -> Scores:
         """Return R@1 and mMP@5 of the val split, and R@1 of each domain; None without `val`.
 
-        Args:
-            keep: keep prepared images for later models with the same preprocessing.
+        `keep` keeps prepared images for later models with the same preprocessing.
         """
         if self.val is None:
             return None
         rows = self.val.split("val")
-        files = [self.val.file(path) for path in rows["image_path"]]
-        dataset = EvalDataset(files, model.preprocess, decode=self.val.sidecar.decode)
-        workers = self.config.workers
-        kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
-        emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)
+        emb_ND = self._embed(model, self.val, rows, "val", keep)
         return flat_scores(from_main(self.accelerator, lambda: quick_scores(emb_ND, rows)))
 
     def _embed(
-        self, model: LoadedModel, dataset: Any, title: str, workers: int | None
+        self,
+        model: LoadedModel,
+        manifest: Manifest,
+        rows: pd.DataFrame,
+        title: str,
+        keep: bool = False,
     ) -> np.ndarray:
+        files = [manifest.file(path) for path in rows["image_path"]]
+        dataset = EvalDataset(files, model.preprocess, decode=manifest.sidecar.decode)
+        kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
         views = len(model.preprocess.sides_px) if isinstance(model.preprocess, Inputs) else 1
         return embed_dataset(
             self.accelerator,
             model.embedder.to(self.accelerator.device),
-            dataset,
+            kept or dataset,
             batch_size=max(1, self.config.batch_size // views),
-            workers=workers,
+            workers=0 if kept else self.config.workers,
             title=title,
         )
 

@@ -36,20 +36,16 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Ingredient:
-    """Weights that go into a soup: a run's best, its last, or one of its checkpoints.
+    """Weights that go into a soup: a run's best, its last, or one of its checkpoints."""
 
-    Attributes: `run`, the folder, or a library's model; `file`, the weights, None for a library's model;
-    `similarity`, the cosine of its weights with those of the first ingredient, part by part; `alone`, its
-    own scores; `kept`, whether it is in the soup; `soup`, for a greedy soup, the scores with it added.
-    """
-
-    run: str
-    file: Path | None = None
+    run: str  # the folder, or a library's model
+    file: Path | None = None  # the weights; None for a library's model
     sha256: str = ""  # of the file; for a library's model, of its weights
+    # Cosine of its weights with those of the first ingredient, part by part
     similarity: dict[str, float] = field(default_factory=dict)
-    alone: Scores = None
-    kept: bool = True
-    soup: Scores = None
+    alone: Scores = None  # its own
+    kept: bool = True  # in the soup
+    soup: Scores = None  # for a greedy soup, with it added
 
     @property
     def name(self) -> str:
@@ -57,10 +53,7 @@ class Ingredient:
         return str(self.file or self.run)
 
     def load(self) -> LoadedModel:
-        """Return the model with these weights; of a checkpoint, those that it would score.
-
-        Raises UserError for an ensemble.
-        """
+        """Return the model with these weights; raise UserError for an ensemble."""
         if self.file is None:
             return open_model(self.run)
         if self.file.suffix != ".pt":
@@ -100,20 +93,18 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
         if not files:
             raise UserError(f"{run}: no checkpoints to average; train again, or name its weights")
         ingredients += [Ingredient(member.model, file) for file in files]
-    names = [str(Path(one.name).resolve()) for one in ingredients]
-    twice = [one.name for number, one in enumerate(ingredients) if names[number] in names[:number]]
-    if twice:
-        raise UserError(f"{twice[0]}: given twice; name each once")
+    names: set[Path] = set()
+    for one in ingredients:
+        if Path(one.name).resolve() in names:
+            raise UserError(f"{one.name}: given twice; name each once")
+        names.add(Path(one.name).resolve())
     return ingredients
 
 
 def examine(
     ingredients: Sequence[Ingredient], evaluate: Evaluate, heads: bool = False
 ) -> list[Ingredient]:
-    """Score each ingredient alone, and compare it with the first.
-
-    Args:
-        heads: only heads are averaged, so that all else must be bit-identical.
+    """Score each ingredient alone, and compare it with the first; beside `heads` all must be identical.
 
     Raises UserError, naming the first difference, for one that cannot be averaged with the first.
     """
@@ -165,9 +156,8 @@ def mean_of_weights(
 ) -> tuple[LoadedModel, Scores, list[Ingredient]]:
     """Average the weights of all ingredients, and score the mean.
 
-    Args:
-        greedy: add ingredients, best first, and keep those that do not lower the held-out score
-            (Wortsman et al., recipe 1). They are returned in that order.
+    Greedily, add ingredients, best first, and keep those that do not lower the held-out score (Wortsman
+    et al., recipe 1). They are returned in that order.
     """
     if greedy:
         ingredients = sorted(ingredients, key=lambda one: held_out(one.alone), reverse=True)
@@ -212,10 +202,9 @@ def held_out(scores: Scores) -> float:
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
-    """Return the cosine between the weights of two models, by part (`backbone`, `head`).
+    """Return the cosine between the weights of two models, by part (`backbone`, `head`), each one vector.
 
-    The matrices of a part count as one vector. One-dimensional weights are left out, because the scales
-    of norms are near 1 in every model.
+    One-dimensional weights are left out, because the scales of norms are near 1 in every model.
     """
     products: dict[str, Tensor] = {}
     for name, value in a.items():
@@ -243,10 +232,10 @@ def trained_apart(ingredients: Sequence[Ingredient]) -> list[str]:
 
 
 def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
-    """Return a warning for each model whose embedding space differs from the first one's.
+    """Return a warning for each model whose head, or else backbone, differs from the first one's.
 
-    Compares the heads, or without heads the backbones. Independently trained models have embedding
-    spaces rotated against each other, so the mean fits neither (the challenge's 1st place).
+    Independently trained models have embedding spaces rotated against each other, so the mean fits neither
+    (the challenge's 1st place).
     """
     first, *others = (
         {name: value for name, value in state.items() if name.startswith("head.")} or state

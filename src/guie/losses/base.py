@@ -38,8 +38,7 @@ def gather_rows(rows_B: Tensor) -> Tensor:
 def gather_uneven(*columns: Tensor) -> tuple[Tensor, ...]:
     """Gather the rows of all processes in rank order, without gradient; each may pass any number, also 0.
 
-    Args:
-        columns: tensors of equally many rows.
+    The columns of a process have equally many rows.
     """
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return columns
@@ -115,15 +114,11 @@ class HostCounters(nn.Module):
 
 @dataclass(frozen=True)
 class LossStage:
-    """What a stage sets in a loss with class weights.
+    """What a stage sets in a loss with class weights."""
 
-    Attributes: `margin`, of all classes, None: the loss's own; `alone`: the softmax is over the stage's
-    classes only; `reset`, seed to redraw their weights with, None: keep the weights.
-    """
-
-    margin: float | None = None
-    alone: bool = False
-    reset: tuple[int, ...] | None = None
+    margin: float | None = None  # of all classes; None: the loss's own
+    alone: bool = False  # the softmax is over the stage's classes only
+    reset: tuple[int, ...] | None = None  # seed to redraw their weights with; None: keep them
 
     def of_part(self, number: int) -> LossStage:
         """Return the same for one of several losses, which redraws its weights with its own seed."""
@@ -146,8 +141,4 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
-        """Begin a stage, after its trainable parts are set and before its optimiser is made.
-
-        Args:
-            class_ids: classes with training images in the stage.
-        """
+        """Begin a stage with images of these classes, before its optimiser is made."""

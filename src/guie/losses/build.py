@@ -24,17 +24,13 @@ from guie.losses.rules import RULES
 def build_loss(
     config: LossConfig, dim: int, sizes: Sequence[int], domains: Sequence[str]
 ) -> Criterion:
-    """Return the configured loss.
+    """Return the configured loss on embeddings of this dimension.
 
     Args:
-        config: the loss and its settings.
-        dim: the embedding's dimension.
-        sizes: training images of every class, by class id.
-        domains: domain of every class, by class id.
+        sizes, domains: training images, and the domain, of every class by id.
 
-    Raises:
-        UserError: if a softmax per domain is configured and classes are not sorted by domain, or the
-            embedding cannot be the logits.
+    Raises UserError if a softmax per domain is configured and classes are not sorted by domain, or the
+    embedding cannot be the logits.
     """
     if isinstance(config, PairConfig | ProxyConfig):
         from guie.losses.metric_learning import MetricLearningLoss  # takes a second to import
@@ -46,11 +42,10 @@ def build_loss(
         return LinearSoftmax(config, len(sizes), dim)
     if isinstance(config, OwnInBatchConfig):
         return OwnInBatchLoss(config)
-    rule = (
-        build_custom(config, dim, sizes, domains)
-        if isinstance(config, CustomRuleConfig)
-        else RULES[type(config)](config, sizes)
-    )
+    if isinstance(config, CustomRuleConfig):
+        rule = build_custom(config, dim, sizes, domains)
+    else:
+        rule = RULES[type(config)](config, sizes)
     return MarginSoftmax(
         len(sizes),
         dim,

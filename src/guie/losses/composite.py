@@ -25,11 +25,7 @@ class NestedLoss(Criterion):
     Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022 (arXiv 2205.13147), equation 1, with
     equal weights. There a classifier has plain logits; here each width has any loss on unit vectors. The
     paper sums the losses. Their mean keeps the length of the gradient, for clipping and weight decay.
-
-    Args:
-        config: the loss of each width.
-        widths: numbers of each nested embedding, rising, the whole one (D) last.
-        sizes, domains: as of `build_loss`.
+    Widths rise; the last is the whole one (D).
     """
 
     def __init__(
@@ -62,11 +58,8 @@ class MetaclassLoss(Criterion):
     Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018.
 
     Args:
-        config: the loss of each member.
         groups: number of groups, first member and seed.
-        dim: D.
         members: L, which split the embedding into equal parts.
-        sizes, domains: as of `build_loss`.
 
     Raises UserError if there are more groups than classes, or fewer than domains that have their own.
     """
@@ -121,10 +114,7 @@ def partition(domains: Sequence[str], groups: int, seed: Sequence[int]) -> np.nd
     """Return a random group per class, (C,), of classes of one domain.
 
     Within a domain, group sizes differ by at most 1. The next group goes to the domain with the most classes
-    per group.
-
-    Args:
-        domains: domain of every class, (C,); as many groups as domains, or more.
+    per group. There are as many groups as domains, or more.
     """
     drawn = np.random.default_rng(list(seed)).permutation(len(domains))
     domain_C = np.unique(domains, return_inverse=True)[1]

@@ -39,9 +39,6 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
 
     It takes unit-length float32 embeddings of the same images by student (N, D) and teacher (N, T). It
     returns a scalar, 0 if there are too few images; `Matching` one per image. The teacher gets no gradient.
-
-    Args:
-        dim, teacher_dim: embedding dimensions of student and teacher.
     """
     if isinstance(config, RkdConfig):
         return Rkd(config)
@@ -110,9 +107,8 @@ def distinct_triples(images: int, device: torch.device) -> Tensor:
 class Similarity(nn.Module):
     """Squared differences of cosines, summed over each row of the matrix and averaged over rows.
 
-    Args:
-        balanced: divide by the variance of the teacher's cosines between different images. The idea of
-            balancing teachers is that of C-RADIOv4's summary loss, which compares angles; this is ours.
+    Balanced, it is divided by the variance of the teacher's cosines between different images. The idea of
+    balancing teachers is that of C-RADIOv4's summary loss, which compares angles; this is ours.
     """
 
     def __init__(self, balanced: bool = False):
@@ -130,13 +126,7 @@ class Similarity(nn.Module):
 
 
 class Logits(nn.Module):
-    """KL divergence of student and teacher cosines to the classes that both know.
-
-    Args:
-        class_ids: the student's ids of these classes.
-        weight_CkT: the teacher's weights of the same classes.
-        temperature: of the softmax over cosines.
-    """
+    """KL divergence of cosines to the classes that both know: by the student's ids, the teacher's weights."""
 
     def __init__(self, class_ids: Tensor, weight_CkT: Tensor, temperature: float):
         super().__init__()
@@ -170,10 +160,6 @@ class Snd(nn.Module):
     With the teacher's bandwidth for both, a student with smaller distances than the teacher's has a loss.
     With a bandwidth of its own by perplexity (sigma' of eq. 3) it has none if all are equally smaller.
     Bandwidths are constants in the gradient; the paper does not say.
-
-    Args:
-        config: bandwidths, and the queue length.
-        dims: embedding dimensions of student and teacher, for the queue.
     """
 
     def __init__(self, config: SndConfig, dims: tuple[int, int]):

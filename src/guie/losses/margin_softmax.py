@@ -37,12 +37,9 @@ def drawn(
     """Draw random rows (C, D).
 
     Args:
-        rows: C, the number of rows.
-        dim: D.
         start: root mean square length of the rows, or a rule that lowers it with their number:
             Xavier's, sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16); he_uniform,
             sqrt(2 D / C) (He et al., ICCV 2015, eq. 14, on the rows); torch_uniform, sqrt(D / (3 C)).
-        generator: None: torch's global one.
         of: number of rows of the whole matrix, for these rules; 0: `rows`.
     """
     if isinstance(start, RowLength):
@@ -69,7 +66,7 @@ class MarginSoftmax(Criterion):
     class counts. With edges it is a softmax per domain (UnED's USC).
 
     Args:
-        classes: C, the number of classes.
+        classes: C.
         dim: D, the embedding's dimension.
         rule: the margin.
         scale: s, the inverse temperature of the softmax.
@@ -135,7 +132,6 @@ class MarginSoftmax(Criterion):
         return set(self.parameters(recurse=False))
 
     def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
-        """Begin a stage: see `Criterion`."""
         if self.stage_AD is not None and self.stage_index_cpu_C is not None:
             with torch.no_grad():  # the rows that were trained separately
                 self.weight_CD[self._rows(self.stage_index_cpu_C >= 0)] = self.stage_AD
@@ -259,11 +255,6 @@ class LinearSoftmax(Criterion):
     """Mean cross-entropy of the logits W x, without bias, as of Vo and Hays' nams.py:508-518.
 
     With weights `identity` the logits are x itself: W is the fixed identity of DREML's _code/Loss.py:7-22.
-
-    Args:
-        config: whether x is the raw or the unit-length embedding, and what W is.
-        classes: C.
-        dim: D.
 
     Raises UserError if the embedding is to be the logits, and has not one number per class.
     """

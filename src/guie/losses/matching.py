@@ -27,10 +27,6 @@ class Standardiser(HostCounters):
 
     Counters: `images` and `seen`, the images and batches that were measured.
 
-    Args:
-        dim: T, the feature dimension.
-        config: how, and the number of batches to measure.
-
     Raises UserError if `hadamard` has no matrix of this size.
     """
 
@@ -151,10 +147,7 @@ def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
 
     The worst matched teacher of an image is kept; each other one is dropped at random (UNIC).
 
-    Args:
-        apart_NK: the loss of each image with each teacher.
-        taught_NK: which teachers an image has.
-        drop: the drop probability in training.
+    `apart_NK` is the loss of each image with each teacher, `taught_NK` which teachers it has.
     """
     far_NK = apart_NK.detach().masked_fill(~taught_NK, -torch.inf)
     teacher_K = torch.arange(far_NK.shape[1], device=far_NK.device)

@@ -106,11 +106,6 @@ class MetricLearningLoss(InBatchLoss):
 
     The memory (Wang et al., Cross-Batch Memory, CVPR 2020) holds the newest embeddings of all
     processes, without gradients, and is part of the state.
-
-    Args:
-        config: the loss and its settings.
-        classes: the number of classes, for proxies.
-        dim: the embedding's dimension.
     """
 
     def __init__(self, config: PairConfig | ProxyConfig, classes: int, dim: int):
@@ -126,16 +121,14 @@ class MetricLearningLoss(InBatchLoss):
         The library's losses and miners wait for the device: they list the pairs of a batch there.
         """
         label_B = on_device_of(label_B, emb_BD)
-        if self.memory:
-            if len(emb_BD) > self.memory:
-                raise UserError(
-                    f"loss.memory {self.memory} is smaller than a batch of {len(emb_BD)} images;"
-                    " raise it, or set it to 0 for no memory"
-                )
-            loss = self.loss(emb_BD, label_B)
-        else:
-            mined = self.miner(emb_BD, label_B) if self.miner else None
-            loss = self.loss(emb_BD, label_B, mined)
+        if self.memory and len(emb_BD) > self.memory:
+            raise UserError(
+                f"loss.memory {self.memory} is smaller than a batch of {len(emb_BD)} images;"
+                " raise it, or set it to 0 for no memory"
+            )
+        # The memory mines by itself
+        mined = self.miner(emb_BD, label_B) if self.miner and not self.memory else None
+        loss = self.loss(emb_BD, label_B, mined)
         # A batch may not use all learned boundaries, but DDP waits for every gradient.
         unused = [p for p in self.parameters() if p.ndim == 1]
         return loss + sum(0.0 * p.sum() for p in unused)

@@ -32,11 +32,8 @@ def class_size_margins(sizes: Sequence[int], bounds: ClassSizeMargin) -> Tensor:
     """Return the margin of every class, (C,): n ** -power, scaled linearly to the bounds.
 
     Used by the challenge's fourth and sixth places, after Ha et al., Google Landmark Recognition
-    2020 Competition Third Place Solution. If all classes have one size, they get the upper bound.
-
-    Args:
-        sizes: training images of each class; a class without any counts as one image.
-        bounds: least and most margin, and the power.
+    2020 Competition Third Place Solution. If all classes have one size, they get the upper bound; a class
+    without images counts as one image.
     """
     rarity_C = torch.as_tensor(sizes, dtype=torch.float64).clamp(min=1) ** -bounds.power
     low, high = rarity_C.aminmax()

@@ -31,10 +31,7 @@ class Embedder(nn.Module):
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map preprocessed images (B, 3, S, S) to float32 embeddings (B, D), of unit length.
 
-        With `normalises` False they are the head's raw outputs.
-
-        Args:
-            shapes_B3: `image_shapes` of the original images, for a head that needs them.
+        With `normalises` False they are the head's raw outputs. Some heads need `image_shapes`.
         """
         return self.embed(self.backbone(images_BCHW), shapes_B3)
 
@@ -75,8 +72,7 @@ def build_preprocess(
 ) -> Preprocess:
     """Build the preprocessing shared by training, validation, embedding and the submission.
 
-    Args:
-        fit: replaces the config's, for a stage whose training preprocessing differs from evaluation's.
+    `fit` replaces the config's, for a stage whose training preprocessing differs from evaluation's.
     """
     image = config.image
     mean, std = image.mean or backbone.mean, image.std or backbone.std

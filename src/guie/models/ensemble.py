@@ -24,8 +24,7 @@ from guie.models.head import Reduction
 class Domains(nn.Module):
     """Classify an embedding's domain, to choose an image's views (the challenge's 5th place).
 
-    Linear. Its weights are buffers, because they are fitted and not trained. Embeddings (B, D) of unit
-    length -> logits (B, N).
+    Its weights are buffers, because they are fitted. Embeddings (B, D) of unit length -> logits (B, N).
     """
 
     def __init__(self, dim: int, domains: int):
@@ -120,11 +119,7 @@ class Ensemble(nn.Module):
         self.dim: int = dim or self.joined_dim
 
     def forward(self, prepared_BM: Tensor, shapes_B3: Tensor) -> Tensor:
-        """Map (B, M) from `Inputs` to float32 embeddings (B, D) of unit length.
-
-        Args:
-            shapes_B3: `image_shapes` of the original images.
-        """
+        """Map (B, M) from `Inputs` and `image_shapes` (B, 3) to float32 embeddings (B, D) of unit length."""
         if self.conditional:
             emb_BD = self._of_chosen_views(prepared_BM, shapes_B3)
         else:

@@ -18,7 +18,7 @@ class Reduction(nn.Module):
 
     The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance, which
     orders as the cosine does only between unit vectors. Until its buffers are loaded it keeps the first R
-    dimensions. Shapes: B images, D dimensions before, R after.
+    of D dimensions.
     """
 
     def __init__(self, dim: int, reduced_dim: int):
@@ -35,18 +35,16 @@ class Reduction(nn.Module):
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """All-reduce with a gradient: the backward pass sums the gradients of all processes."""
+    """All-reduce with a gradient: the sum of every process's gradient. torch's own is deprecated."""
 
     @staticmethod
     def forward(ctx: object, own: Tensor) -> Tensor:
-        """Return the sum over processes of a tensor with the same shape in each."""
         total = own.clone()
         distributed.all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: object, grad: Tensor) -> Tensor:
-        """Return the sum of every process's gradient."""
         return SumOverProcesses.forward(ctx, grad)
 
 

@@ -26,8 +26,7 @@ class Layers(nn.Module):
 
     Modules after the last of these are removed from the backbone: they are neither computed nor stored.
 
-    Attributes: `dim` (F); `unused_parameters`, names of the parameters that receive no gradient, because no
-    feature depends on them.
+    Attributes: `dim` (F); `unused_parameters`, names of those without gradient: no feature depends on them.
 
     Args:
         prefix_tokens, channels_last: as in `Backbone`.
@@ -96,10 +95,8 @@ class Layers(nn.Module):
             last = self.channels_last
             places_BPC = output.flatten(1, 2) if last else output.flatten(2).transpose(1, 2)
         else:
-            shape = tuple(output.shape)
-            raise UserError(
-                f"model.layers.of: {name} returns {shape}, not a feature map; name another"
-            )
+            odd = f"{tuple(output.shape)}, not a feature map"
+            raise UserError(f"model.layers.of: {name} returns {odd}; name another")
         if self.config.pool == "max":
             return places_BPC.amax(1)
         if self.config.pool == "avg":

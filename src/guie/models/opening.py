@@ -31,11 +31,7 @@ AnyPart = MemberConfig | CompositionConfig
 
 
 class ExportModule(nn.Module):
-    """Map uint8 images (B, 3, H, W) of any size to (B, D); the same module eager and in TorchScript.
-
-    Args:
-        embedder: images (B, 3, S, S) and shapes (B, 3) -> (B, D).
-    """
+    """Map uint8 images (B, 3, H, W) of any size to (B, D); the same module eager and in TorchScript."""
 
     def __init__(self, preprocess: AnyPreprocess, embedder: nn.Module):
         super().__init__()
@@ -99,8 +95,7 @@ def open_model(
         size_px, fit: for a library's model; a folder states its own.
         weights: the file to read in a folder.
 
-    Raises:
-        UserError: there is no such model, or it lacks a file.
+    Raises UserError if there is no such model, or it lacks a file.
     """
     source = str(source)
     library, _, name = source.partition(":")
@@ -124,10 +119,7 @@ def open_model(
 
 
 def refuse_no_model(source: str, weights: str | None = BEST) -> None:
-    """Raise UserError unless `source` is a run folder with this file of weights, or a library's model.
-
-    Nothing is read: of several models, check each before the work on the first.
-    """
+    """Raise UserError unless `source` is a run folder with this file of weights, or a library's model."""
     if source.partition(":")[0] in BACKBONES:
         return
     folder = Path(source)
@@ -156,10 +148,8 @@ def trained_precision(source: str | Path) -> str | None:
 def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
     """Open another run with the same frozen weights, kept once in memory, to switch by domain.
 
-    Args:
-        first: an open run, not one with LoRA: opening it merged LoRA into its weights.
-
-    Raises UserError as `open_model`, and if the two do not share their frozen weights.
+    Raises UserError as `open_model`, and if the two do not share their frozen weights. A run with LoRA does
+    not: opening the first merged LoRA into its weights.
     """
     folder = Path(folder)
     member, frozen = _read_member(folder, weights)
@@ -192,13 +182,8 @@ def rebuild(
 ) -> LoadedModel:
     """Build a trained model from its config and weights; branches of heads are folded.
 
-    Args:
-        part: a model or an ensemble, each with the image size that its weights were trained for.
-        state: its weights.
-        source: the model's name in messages and records.
-        share: use the state's tensors themselves, without copying.
-
-    Raises UserError if members do not fit together.
+    The part has the image size that the weights were trained for. `share` uses the state's tensors
+    themselves. Raises UserError if members do not fit together.
     """
     with NoRandomNumbers():
         embedder, looks = _build(part)
@@ -279,8 +264,8 @@ def composed(
 def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
     """Keep the first numbers of a model's embedding, by fewer rows of its last Linear.
 
-    Raises UserError for an ensemble, and a model without a head of more numbers. Numbers of a head of several
-    parts, or with a reduction, have no such order: these are refused, too.
+    Raises UserError for an ensemble, a model without a head of more numbers, and one whose numbers have no
+    such order: with a head of several parts, or a reduction.
     """
     part, embedder = model.alone("reduce it by compose.py")
     head = part.model.head

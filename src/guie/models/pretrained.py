@@ -57,10 +57,8 @@ def find_weights(config: BackboneConfig) -> WeightsFile | None:
     else:
         repository, name, url = BACKBONES[config.library].hub_source(config)
         if config.revision and not repository:
-            raise UserError(
-                f"model.backbone.revision: {config.tag!r} is not on the hub, but at {url}; remove"
-                " it"
-            )
+            where = f"{config.tag!r} is not on the hub, but at {url}"
+            raise UserError(f"model.backbone.revision: {where}; remove it")
         weights = _from_hub(repository, name, config.revision) if repository else _from_url(url)
     if config.sha256 and not sha256_of(weights.file).startswith(config.sha256.lower()):
         raise UserError(
@@ -72,8 +70,7 @@ def find_weights(config: BackboneConfig) -> WeightsFile | None:
 
 def weights_record(config: BackboneConfig) -> dict[str, str] | None:
     """Return a run's record of its pretrained weights: file name, sha256, source."""
-    weights = find_weights(config)
-    if weights is None:
+    if not (weights := find_weights(config)):
         return None
     file = weights.file
     return {"file": file.name, "sha256": sha256_of(file), "from": weights.source}
@@ -115,9 +112,8 @@ def _local(config: BackboneConfig, file: Path) -> WeightsFile:
             " convert it to .safetensors"
         )
     if config.revision:
-        raise UserError(
-            "model.backbone.revision: applies to a hub's file, but pretrained names a file"
-        )
+        why = "applies to a hub's file, but pretrained names a file"
+        raise UserError(f"model.backbone.revision: {why}")
     return WeightsFile(file, str(file))
 
 

@@ -29,10 +29,10 @@ BACKBONE = "backbone."  # prefix of its names in an embedder
 
 @dataclass(frozen=True)
 class ImageSize:
-    """The image size that weights were trained for."""
+    """The image size that weights were trained for: the side, and the stride of overlapping patches."""
 
-    size_px: int  # the side
-    stride_px: int | None = None  # of patches; None if they do not overlap
+    size_px: int
+    stride_px: int | None = None
 
     def set_in(self, config: ModelConfig) -> ModelConfig:
         """Return the model config with this image size."""
@@ -51,26 +51,18 @@ class WeightsMetadata(ImageSize):
 def save_model(
     embedder: Embedder,
     path: Path,
-    size_px: int | None = None,
     pretrained: BackboneConfig | None = None,
     frozen_file: str | None = None,
 ) -> None:
-    """Write the weights, with their image size and stride, atomically.
+    """Write the weights, with the backbone's image size and stride, atomically.
 
-    Frozen weights go to a separate file in the same folder (see `keep_frozen`).
-
-    Args:
-        size_px: side of the images; None: the backbone's.
-        pretrained: config of the pretrained backbone, whose unchanged weights need not be written again.
-        frozen_file: the result of `keep_frozen` for the same frozen weights; None: call it.
+    Frozen weights go to a separate file in the same folder, by `keep_frozen`, unless that has run.
     """
-    state, stride_px = embedder.state_dict(), embedder.backbone.stride_px
-    size_px = size_px or embedder.backbone.size_px
+    state, backbone = embedder.state_dict(), embedder.backbone
+    size = ImageSize(backbone.size_px, backbone.stride_px)
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
-    kept = frozen_file or keep_frozen(
-        path.parent, frozen, pretrained, ImageSize(size_px, stride_px)
-    )
-    save_weights(state, path, WeightsMetadata(size_px, stride_px, kept))
+    kept = frozen_file or keep_frozen(path.parent, frozen, pretrained, size)
+    save_weights(state, path, WeightsMetadata(size.size_px, size.stride_px, kept))
 
 
 def save_weights(
@@ -145,9 +137,7 @@ def keep_frozen(
 ) -> str | None:
     """Write frozen weights into a run's folder, unless they are there; return the file's name.
 
-    Args:
-        pretrained: if the weights are bit-identical to this backbone's, only a reference to it is written.
-        size: of its images.
+    If they are bit-identical to the pretrained backbone's at this size, only a reference to it is written.
     """
     if not state:
         return None
@@ -200,14 +190,6 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
             " weights have changed; restore the original file"
         )
     return state
-
-
-def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
-    """Remove frozen weights that no file of the run needs any more."""
-    kept = {name and Path(name).stem for name in used}
-    for file in folder.glob(PATTERN):
-        if file.stem not in kept:
-            file.unlink()
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

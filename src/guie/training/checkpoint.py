@@ -1,8 +1,8 @@
 """Checkpoints from which a run resumes bit-identically: weights, optimiser, counters.
 
-A checkpoint is one file, `step_00000120-<hash>.pt`, written under another name, then renamed. Its name
-holds the hash of its content, so one rename publishes both, and damage can be detected. Training goes
-on while a thread writes: it waits only for a copy of the state in host memory.
+A checkpoint is one file, `step_00000120-<hash>.pt`, written under another name, then renamed. The hash is
+that of its content, so damage can be detected. Training goes on while a thread writes: it waits only
+for a copy of the state in host memory.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from io import BufferedWriter, FileIO
 from pathlib import Path
-from threading import Thread
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -56,35 +53,22 @@ class TrainState:
         self.stage, self.step, self.stale, self.halvings = self.stage + 1, 0, 0, 0
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a checkpoint belongs to; see `check_identity`."""
-
-    rows: str  # hash of the training rows, and how the host's decoder is marked
-    commit: str  # of the code
-
-
 class Checkpoints:
-    """The checkpoints of one run; the newest `keep` are kept.
+    """The newest `keep` checkpoints of a run. With two, damage to the newest costs steps, not the run.
 
     As a context it ends when the last one is written, also on an exception.
-
-    Args:
-        run: the run's folder.
-        keep: how many to keep. With more than one, damage to the newest costs steps, not the run.
     """
 
     def __init__(self, run: Path, keep: int):
         self.folder, self.keep = run / FOLDER, keep
         self._host = HostCopies()
+        self._writer = ThreadPoolExecutor(1, "checkpoint")  # an exit waits for it
         self._writing: Future[Path] | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(
-        self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, raised: object, trace: object) -> None:
         try:
             self.wait()
         except UserError as error:
@@ -92,38 +76,22 @@ class Checkpoints:
                 raise
             print(f"warning: {error}", file=sys.stderr)
 
-    def save(
-        self,
-        parts: dict[str, Any],
-        state: TrainState,
-        identity: Identity,
-        frozen_file: str | None = None,
-    ) -> None:
+    def save(self, parts: dict[str, Any], state: TrainState) -> None:
         """Start to write the state after `state.global_step`; `wait` returns when it is written.
 
-        Tensors may change once this returns. Older checkpoints beyond `keep` are removed at the end.
-
-        Args:
-            parts: as `Stage.save` makes them, without the frozen weights.
-            frozen_file: what `keep_frozen` returned for these.
-
-        Raises UserError if the checkpoint before could not be written.
+        Tensors may change once this returns. Older checkpoints beyond `keep` are removed at the end. The
+        parts are those of `Stage.save`. Raises UserError if the checkpoint before could not be written.
         """
         self.wait()
-        saved = {"version": VERSION, "state": asdict(state), **parts, "frozen": frozen_file}
-        saved["identity"] = asdict(identity)
-        saved, wait_for_copies = self._host.of(saved)
-        self._writing = Future()
+        saved = {"version": VERSION, "state": asdict(state), **parts}
+        copied, wait_for_copies = self._host.of(saved)
+        step = state.global_step
 
-        def write(writing: Future[Path]) -> None:
-            try:
-                wait_for_copies()
-                writing.set_result(self._write(saved, state.global_step))
-            except BaseException as error:  # raised in the thread that waits
-                writing.set_exception(error)
+        def write() -> Path:
+            wait_for_copies()
+            return self._write(copied, step)
 
-        # Not a daemon: an exit waits for it
-        Thread(target=write, args=(self._writing,), name="checkpoint").start()
+        self._writing = self._writer.submit(write)
 
     def wait(self) -> Path | None:
         """Wait until the checkpoint of the last `save` is written; return its path, None without any.
@@ -143,15 +111,15 @@ class Checkpoints:
 
     def _write(self, saved: dict[str, Any], step: int) -> Path:
         new = self.folder / UNNAMED
-        with replacing(new) as temporary, HashedFile(temporary) as file:
+        with replacing(new) as temporary, temporary.open("wb") as file:
             torch.save(saved, file)
-        path = self.folder / f"step_{step:08d}-{file.sha256.hexdigest()[:HASH_CHARS]}.pt"
+        path = self.folder / f"step_{step:08d}-{_digest(new)}.pt"
         os.replace(new, path)
         self._remove_all_but(path)
         return path
 
     def load(self, warn: bool = True) -> dict[str, Any] | None:
-        """Load the newest intact checkpoint, `state` and `identity` as objects; None without any.
+        """Load the newest intact checkpoint, `state` as an object; None without any.
 
         Damaged ones are skipped with a message on stderr. Raises UserError if all are damaged.
         """
@@ -194,38 +162,35 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step_").partition("-")[0])
 
 
-def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = True) -> None:
+def check_identity(
+    saved: dict[str, str], now: dict[str, str], folder: Path, warn: bool = True
+) -> None:
     """Raise UserError if the training data changed; print a note if the code changed.
 
     The config and the class list are compared earlier, by their files.
     """
-    if saved.rows != now.rows:
+    if saved["rows"] != now["rows"]:
         raise UserError(
             f"{folder}: the training images, their labels or the sidecar's decode changed since the run"
             " started; restore the old manifest, or --overwrite the run"
         )
-    if warn and saved.commit != now.commit:
+    if warn and saved["commit"] != now["commit"]:
         print(
-            f"{folder}: started with code {saved.commit}, resumed with {now.commit}; the result is the"
-            " same only if both compute the same",
+            f"{folder}: started with code {saved['commit']}, resumed with {now['commit']}; the result"
+            " is the same only if both compute the same",
             file=sys.stderr,
         )
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load one checkpoint, `state` and `identity` as objects. Raises UserError if it is damaged."""
-    damage = _damage(path)
-    if damage:
+    """Load one checkpoint, `state` as an object. Raises UserError if it is damaged."""
+    if damage := _damage(path):
         raise UserError(f"{path}: {damage}; remove it to use the others")
     return _load(path)
 
 
 def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, Any]:
-    """Return the parts of a checkpoint without the embedder's frozen weights.
-
-    Args:
-        frozen: `frozen_names` of the embedder.
-    """
+    """Return the parts of a checkpoint without the embedder's `frozen_names`."""
     rest = dict(parts)
     for key, prefix in EMBEDDER.items():
         names = {prefix + name for name in frozen}
@@ -285,19 +250,6 @@ class HostCopies:
         return copy, wait
 
 
-class HashedFile(BufferedWriter):
-    """A new file that hashes what is written to it, so that it need not be read again."""
-
-    def __init__(self, path: Path):
-        super().__init__(FileIO(path, "w"))
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        """Write bytes, or whatever has their buffer."""
-        self.sha256.update(data)
-        return super().write(data)
-
-
 def _load(path: Path) -> dict[str, Any]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -311,19 +263,21 @@ def _load(path: Path) -> dict[str, Any]:
     for key, prefix in EMBEDDER.items():
         if saved[key]:
             saved[key] |= {prefix + name: value for name, value in frozen.items()}
-    state, identity = TrainState(**saved["state"]), Identity(**saved["identity"])
-    return saved | {"state": state, "identity": identity}
+    return saved | {"state": TrainState(**saved["state"])}
 
 
 def _damage(path: Path) -> str | None:
     """Return what is wrong with the file; None if its content matches the hash in its name."""
     try:
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        intact = _digest(path) in path.name
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    intact = sha256[:HASH_CHARS] in path.name
     return None if intact else "damaged, its content does not match its hash"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_CHARS]
 
 
 def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:

@@ -19,7 +19,7 @@ from guie.data.dataset import Batch
 from guie.data.loader import load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
-from guie.models.batch_norm import share_statistics, trained
+from guie.models.backbones.base import share_statistics
 from guie.rows.checks import readable
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
@@ -117,7 +117,7 @@ def train(run: Run) -> None:
     # All stages before the first: a fault of a later one is no reason to lose an earlier one
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
-        trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
+        backbone.trained_batch_norms(stage_config.batch_norm)  # raises for unknown names
         if backbone.new_batch_norms() and (fault := config.recompute_fault(stage_config)):
             raise UserError(f"stage {stage_config.name}: new modules of the backbone: {fault}")
         backbone.refuse_misfit(*config.image_size(stage_config))
@@ -163,7 +163,6 @@ def train_stage(run: Run, stage: Stage) -> None:
             watch.add(logs["loss"], batch.row_B, rates)
             bar.update()
 
-            # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0

@@ -86,10 +86,7 @@ def schedule_factor(
 ) -> float:
     """Return learning rate / peak, in [0, 1], for step warmup_steps .. total_steps - 1.
 
-    Piecewise constant schedules change at the nearest step.
-
-    Args:
-        steps_per_epoch: need not be an integer; for the schedules that count in epochs.
+    Piecewise constant schedules change at the nearest step. Steps per epoch need not be an integer.
     """
     gone: float = step - warmup_steps
     match schedule.name:
@@ -113,16 +110,12 @@ def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
 
 
 class Named(NamedTuple):
-    """A parameter, its part of the task, and its name within that part.
-
-    Attributes: `block`, the number of the backbone's block that it is in; STEM before the first block, TOP
-    after the last, and in other parts.
-    """
+    """A parameter of a task."""
 
     part: str
-    name: str
+    name: str  # within the part
     parameter: nn.Parameter
-    block: float
+    block: float  # number in the backbone; STEM before the first, TOP after the last and elsewhere
 
 
 def named_parameters(task: Task) -> Iterator[Named]:
@@ -162,16 +155,13 @@ def freeze(task: Task, rates: LearningRates) -> None:
 def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
     """Raise UserError if rates are given for a block that the backbone does not have."""
     blocks = _count_blocks(named_parameters(task))
-    unknown = [number for number in rates.blocks if number >= blocks]
-    if unknown:
+    if unknown := [number for number in rates.blocks if number >= blocks]:
         has = f"{blocks} blocks, 0 to {blocks - 1}" if blocks else "no blocks"
         raise UserError(f"lr.blocks: {min(unknown)}: the backbone has {has}")
 
 
 def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     """Build the stage's optimiser over all parameters that are not frozen.
-
-    Only weight matrices have weight decay, unless `decay_vectors` or `decay_embeddings` is set.
 
     Modules after the backbone's last block have the full rate. It falls by `layer_decay` per block down
     to the modules before the first (Bao et al., BEiT, ICLR 2022, and its code). Or it is set by block.
@@ -205,17 +195,13 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
 
 
 def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
-    """Create an optimiser of parameter groups; on CUDA one kernel updates all of a group's parameters."""
-    unset = 0.0  # the rate is set before every step
-    # Not on CPUs, where the fused kernel rounds differently
+    """Create an optimiser of parameter groups; their rates are set before every step."""
+    # One kernel for a group; not on CPUs, where the fused kernel rounds differently
     fused = all(p.is_cuda for group in groups for p in group["params"]) or None
-    match config.name:
-        case "adamw":
-            return torch.optim.AdamW(groups, lr=unset, fused=fused)
-        case "adam":
-            return torch.optim.Adam(groups, lr=unset, fused=fused)
-        case "sgd":
-            return torch.optim.SGD(groups, lr=unset, momentum=config.momentum, fused=fused)
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=config.momentum, fused=fused)
+    adam = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+    return adam(groups, lr=0.0, fused=fused)
 
 
 def _refuse_unknown_order(backbone: Sequence[Named]) -> None:
@@ -229,9 +215,8 @@ def _refuse_unknown_order(backbone: Sequence[Named]) -> None:
                 "layer_decay: the order of the backbone's blocks is unknown; set it to 1"
             )
         for n, one in enumerate(encoder):
-            after = (
-                n > max(numbers) and "embed" not in one.name
-            )  # CLIP has its token embedding last
+            # CLIP has its token embedding last
+            after = n > max(numbers) and "embed" not in one.name
             owned = one.name.endswith((".weight", ".bias"))  # others are listed before all modules
             if n not in numbers and owned and (one.block == TOP) != after:
                 side = "follows the last" if after else "precedes a"
@@ -243,8 +228,7 @@ def _spared(task: Task) -> set[nn.Parameter]:
     spared: set[nn.Parameter] = set()
     for module in task.modules():
         names: set[str] = getattr(module, "no_weight_decay", set)()
-        if names:
-            spared |= {p for name, p in module.named_parameters() if name in names}
+        spared |= {p for name, p in module.named_parameters() if name in names}
     return spared
 
 

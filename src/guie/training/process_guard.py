@@ -10,7 +10,6 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
-from types import FrameType, TracebackType
 
 import torch
 from accelerate import Accelerator
@@ -36,12 +35,9 @@ class Cause(IntEnum):
 
 
 class Interrupts:
-    """Context that records the first signal; a second Ctrl-C interrupts immediately.
+    """Context that records the first signal, and a limit in hours; a second Ctrl-C interrupts immediately.
 
     Clusters send SIGTERM and kill half a minute later; a person at a terminal presses Ctrl-C.
-
-    Args:
-        hours: time limit, from now on; None: unlimited.
     """
 
     def __init__(self, hours: float | None = None) -> None:
@@ -56,7 +52,7 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: object) -> None:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
@@ -75,11 +71,9 @@ class Interrupts:
 
 
 class Stopped(Exception):
-    """Raised when all processes stop together, between two steps.
+    """Raised when all processes stop together, between two steps, by the same cause.
 
-    Args:
-        cause: the same in all processes.
-        reason: what this process finally raises: its own fault, or an exit.
+    The reason is what this process finally raises: its own fault, or an exit.
     """
 
     def __init__(self, cause: Cause, reason: BaseException):
@@ -88,11 +82,7 @@ class Stopped(Exception):
 
 
 class ProcessGroupGuard:
-    """Context for the processes of a run: an exception in one ends all of them.
-
-    Args:
-        interrupts: stop requests of system and user.
-    """
+    """Context for the processes of a run: an exception in one ends all of them."""
 
     def __init__(self, accelerator: Accelerator, interrupts: Interrupts):
         self.accelerator, self.interrupts = accelerator, interrupts
@@ -110,9 +100,7 @@ class ProcessGroupGuard:
             self._watch.start()
         return self
 
-    def __exit__(
-        self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         try:
             self._end(raised)
         finally:
@@ -141,10 +129,9 @@ class ProcessGroupGuard:
             ) from None
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
-        """Return why any process must stop, else None. All processes call it, at the same step.
+        """Return why any process must stop, such as by its fault, else None.
 
-        Args:
-            fault: an error of this process.
+        All processes call it, at the same step.
         """
         cause = Cause.FAULT if fault else self.interrupts.cause()
         if self.several:

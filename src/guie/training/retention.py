@@ -5,7 +5,6 @@ Shapes: B images, G generic images, C channels, H height, W width, F backbone fe
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -56,12 +55,7 @@ class Retention:
     def __call__(
         self, student: Backbone, batch: Batch, feat_BF: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the term to add to the loss, and each unweighted term for the log.
-
-        Args:
-            batch: with images, or with generic ones if these are configured.
-            feat_BF: the student's features of `images`.
-        """
+        """Return the term to add to the loss, and each unweighted term for the log."""
         terms: dict[str, Tensor] = {}
         if self.pretrained and self.config.weights:
             terms["weights"] = squared_distance(student.tower, self.pretrained.tower)
@@ -75,24 +69,19 @@ class Retention:
     def _features(
         self, student: Backbone, pretrained: Backbone, batch: Batch, feat_BF: Tensor
     ) -> dict[str, Tensor]:
-        known = partial(_frozen, pretrained)
         if not self.config.generic:
             assert batch.images_BCHW is not None
-            frozen_BF = in_micro_batches(known, batch.pieces, batch.images_BCHW)
+            frozen_BF = in_micro_batches(pretrained, batch.pieces, batch.images_BCHW)
             return {"features": drift(feat_BF, frozen_BF)}
         images_GCHW = batch.generic_GCHW
         assert images_GCHW is not None
         if not len(images_GCHW):  # a micro-batch may have none
             return {}
         feat_GF, frozen_GF = (
-            in_micro_batches(network, batch.pieces, images_GCHW) for network in (student, known)
+            in_micro_batches(network, batch.pieces, images_GCHW)
+            for network in (student, pretrained)
         )
         return {"features": batch.generic_weight * drift(feat_GF, frozen_GF)}
-
-
-@torch.no_grad()
-def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
-    return pretrained(images_BCHW)
 
 
 def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:

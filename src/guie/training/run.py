@@ -23,9 +23,9 @@ from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_row
 from guie.data.manifest import Manifest
 from guie.models.opening import BEST
 from guie.models.pretrained import sha256_of, weights_record
-from guie.models.weights import read_metadata, remove_unused
+from guie.models.weights import PATTERN, read_metadata
 from guie.rows.checks import STATE
-from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.checkpoint import Checkpoints, TrainState, check_identity
 from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (
     SUMMARY,
@@ -52,8 +52,6 @@ class Run:
 
     Raises UserError if a stage has no training images.
     """
-
-    log: RunLog
 
     def __init__(
         self,
@@ -90,7 +88,7 @@ class Run:
         folder, main = self.folder, self.accelerator.is_main_process
         every = [*self.rows, self.generic.table] if self.generic else self.rows
         decode = "" if self.manifest.sidecar.decode == "seen" else " as host"
-        self.identity = Identity(rows_hash(every) + decode, code_version())
+        self.identity = {"rows": rows_hash(every) + decode, "commit": code_version()}
         from_main(self.accelerator, lambda: keep_classes(folder, self.classes.labels))
         saved = self.checkpoints.load(warn=main)
         steps = gather_object([saved["state"].global_step if saved else 0])
@@ -101,8 +99,13 @@ class Run:
             )
         if saved:
             check_identity(saved["identity"], self.identity, folder, warn=main)
-            if self.config.retention:
-                self._refuse_changed_weights()
+            known = self.config.retention and read_record(folder).get("weights")
+            now = weights_record(self.config.model.backbone) if known else None
+            if known and known["sha256"] != (now or {}).get("sha256"):
+                raise UserError(
+                    f"{folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the"
+                    " file has changed; restore the old one, or --overwrite the run"
+                )
             from_main(self.accelerator, lambda: check_images(folder, self._image_states()))
             self.state = saved["state"]
         elif main:
@@ -110,16 +113,6 @@ class Run:
             keep_images(folder, self._image_states())
         self.log = RunLog(folder, self.accelerator, self.state.global_step, self.state.unscored)
         return saved
-
-    def _refuse_changed_weights(self) -> None:
-        """Raise UserError if the pretrained weights that retention compares with have changed."""
-        known = read_record(self.folder).get("weights")
-        now = weights_record(self.config.model.backbone) or {}
-        if known and known["sha256"] != now.get("sha256"):
-            raise UserError(
-                f"{self.folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the"
-                " file has changed; restore the old one, or --overwrite the run"
-            )
 
     def _image_states(self) -> pd.DataFrame | None:
         """Return the states of training, then generic images; None if they were not read."""
@@ -130,12 +123,13 @@ class Run:
     def finish(self, parameters: tuple[int, int]) -> dict[str, Any]:
         """Write the summary, once all models are written; return it. Only the main process calls it.
 
-        Args:
-            parameters: of the last stage, trained and in total.
+        Parameters are those of the last stage, trained and in total.
         """
         models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
-        remove_unused(self.folder, used)
+        for file in self.folder.glob(PATTERN):  # frozen weights that no file needs any more
+            if file.with_suffix(".safetensors").name not in used:
+                file.unlink()
         trainable, total = parameters
         state, device = self.state, self.accelerator.device
         on_gpu = device.type == "cuda"

@@ -61,11 +61,13 @@ SHOWN_BYTES = 50  # of a damaged line
 VAL = "val_r_at_1"  # key that marks a validation's line
 
 
-def begin_record(folder: Path) -> None:
-    """Write `record.json`: command, commit, versions, machine. It marks the folder as ours."""
+def begin_record(folder: Path, **more: Any) -> None:
+    """Write `record.json`: command, commit, versions, machine, more. It marks the folder as ours."""
     packages = {name: metadata.version(name) for name in PACKAGES}
-    known = {"command": sys.argv, "git": git_state(), "python": platform.python_version()}
-    write_json(folder / RECORD, known | {"packages": packages, "machine": platform.machine()})
+    known: dict[str, Any] = {"command": sys.argv, "git": git_state()}
+    known |= {"python": platform.python_version(), "packages": packages}
+    known |= {"machine": platform.machine(), **more}
+    write_json(folder / RECORD, known)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -85,12 +87,12 @@ def is_recorded(folder: Path) -> bool:
         return False
 
 
-def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
+def write_record(folder: Path, config: RunConfig | CompositionConfig, **more: Any) -> None:
     """Write `record.json` and the resolved config.
 
     The config is written last: a folder with a config has a complete record, even after a kill.
     """
-    begin_record(folder)
+    begin_record(folder, **more)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, to_yaml(config.model_dump()))
 
@@ -226,10 +228,7 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
 
 
 def read_classes(folder: Path) -> list[str]:
-    """Return the labels that `keep_classes` wrote, by id.
-
-    Raises UserError if the file is damaged.
-    """
+    """Return the labels that `keep_classes` wrote, by id. Raises UserError if the file is damaged."""
     path = folder / CLASSES
     try:
         return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
@@ -262,11 +261,7 @@ def add_to_record(folder: Path, **more: Any) -> None:
 
 
 def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
-    """Record size and modification time of a new run's training images, for `check_images`.
-
-    Args:
-        states: image_path and STATE of each; None if they were not read.
-    """
+    """Record STATE of a new run's training images, if it was read, for `check_images`."""
     if states is not None:
         with replacing(folder / IMAGES) as temporary:
             save_arrays(temporary, **{key: states[key] for key in STATE})
@@ -276,9 +271,6 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
     """Raise UserError if training images were replaced, by their size and modification time.
 
     Their content is not compared. If all times and no size changed, the images count as a copy.
-
-    Args:
-        states: as in `keep_images`, for the same rows.
     """
     file = folder / IMAGES
     if states is None or not file.exists():
@@ -299,8 +291,8 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
         )
     elif changed:
         now = int(states["size_bytes"].iloc[first])
-        same_size = "its modification time"
-        what = f"{before:,} bytes, now {now:,}" if sizes_differ.any() else same_size
+        sizes = f"{before:,} bytes, now {now:,}"
+        what = sizes if sizes_differ.any() else "its modification time"
         raise UserError(
             f"{folder}: {changed:,} of {len(states):,} training images changed since the run started,"
             f" first {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the"
@@ -328,9 +320,8 @@ def best_score_text(summary: dict[str, Any]) -> str:
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """Return `key: old value, now new value` for each difference that would change the run."""
     a, b = _flat(old.model_dump()), _flat(new.model_dump())
-    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    bound = [key for key in keys if key.rpartition(".")[2] not in FREE]
-    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound]
+    bound = [key for key in {**a, **b} if key.rpartition(".")[2] not in FREE]
+    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound if a.get(key) != b.get(key)]
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -379,9 +370,8 @@ def _empty(folder: Path) -> None:
         with suppress(OSError):  # it does not exist, or holds other files
             checkpoints.rmdir()
     (folder / SUMMARY).unlink(missing_ok=True)
-    for path in sorted(
-        folder.glob("*"), key=lambda path: path.name in ("config.yaml", COMPOSITION_FILE)
-    ):
+    configs = ("config.yaml", COMPOSITION_FILE)
+    for path in sorted(folder.glob("*"), key=lambda path: path.name in configs):
         kept = path.name in (LOCK, RECORD) or _is_folder(path)
         if _is_of(path, WRITTEN) and not kept:
             path.unlink()

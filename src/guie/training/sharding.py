@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -54,10 +53,7 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
 class Shards:
     """Shard and gather the task and its weight average; without FSDP it does nothing.
 
-    Args:
-        task: unsharded, not yet prepared.
-
-    Raises UserError if it has parameters that cannot be sharded.
+    The given task is unsharded. Raises UserError if it has parameters that cannot be sharded.
     """
 
     def __init__(self, accelerator: Accelerator, task: Task):
@@ -188,11 +184,11 @@ def _sharded(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
     return map_tensors(shard, values)
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks of all backbones; a stage after its blocks, as FSDP wants it."""
     kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
-    # Listed at once, because sharding changes the classes; a stage after its blocks, as FSDP wants it
-    found = reversed(list(module.named_modules()))
-    yield from (child for name, child in found if any(kind.is_block(name) for kind in kinds))
+    named = reversed(list(module.named_modules()))
+    return [child for name, child in named if any(kind.is_block(name) for kind in kinds)]
 
 
 def _set_parameters(optimizer: Optimizer, task: nn.Module, groups: list[list[str]]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
@@ -50,9 +48,6 @@ class Stage:
     Raises UserError if nothing is left to train, and as `StageData`.
     """
 
-    model: nn.Module
-    optimizer: Optimizer
-
     def __init__(
         self, run: Run, task: Task, saved: dict[str, Any] | None, moments: dict[str, dict[str, Any]]
     ):
@@ -60,7 +55,6 @@ class Stage:
         self.run, self.config, self.task = run, config.stages[number], task
         self.epochs_before = sum(earlier.epochs for earlier in config.stages[:number])
 
-        # ------------------------------------------------------------ the model
         class_ids = pd.Index(run.classes.labels).get_indexer(run.rows[number]["label"].unique())
         self.preprocess = set_model(task, config, number, class_ids)
         optimizer = build_optimizer(task, self.config)
@@ -74,11 +68,9 @@ class Stage:
             if saved:
                 self.ema.load_state_dict(saved["ema"])
 
-        # ------------------------------------------------------------ the batches
-        with uncompiled():  # features of frozen backbones are computed here
+        with torch.compiler.set_stance("force_eager"):  # features of frozen backbones
             self.data = StageData(run, task, self.preprocess, saved["sampler"] if saved else {})
 
-        # ------------------------------------------------------------ wrapped, or sharded
         self.shards = Shards(accelerator, task)
         if self.ema:
             self.shards.shard(self.ema.module)
@@ -136,7 +128,8 @@ class Stage:
         """
         run, state, whole = self.run, self.run.state, self.scored()
         try:
-            with uncompiled():
+            # A compiled backbone would be compiled again for the last, short batch
+            with torch.compiler.set_stance("force_eager"):
                 scores = self.data.validate(whole.embedder)
         except Stopped as stopped:
             return stopped
@@ -171,7 +164,7 @@ class Stage:
     def save(self) -> None:
         """Start to write a checkpoint; all processes call it. Raises as `Checkpoints.save`."""
         run, scaler = self.run, self.run.accelerator.scaler
-        frozen_file = self.frozen_file
+        more = {"frozen": self.frozen_file, "identity": run.identity}
         parts = {
             "task": self.task.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -179,16 +172,15 @@ class Stage:
             "scaler": scaler.state_dict() if scaler else None,
         }
         parts = without_frozen(parts, frozen_names(self.task.embedder))
-        parts = gathered(run.accelerator, parts) | {"sampler": self.data.sampler.state()}
+        parts = gathered(run.accelerator, parts) | {"sampler": self.data.sampler.state()} | more
         if run.accelerator.is_main_process:
-            run.checkpoints.save(parts, run.state, run.identity, frozen_file)
+            run.checkpoints.save(parts, run.state)
 
     @cached_property
     def frozen_file(self) -> str | None:
-        """The file of the frozen weights, None without any; all processes ask for it together.
+        """The file of the frozen weights, None without any, or in other processes; all ask for it together.
 
-        It is written once, because frozen weights do not change within a stage. In processes other than
-        the main one it is None.
+        It is written once, because frozen weights do not change within a stage.
         """
         run, embedder = self.run, self.task.embedder
         names, state = frozen_names(embedder), embedder.state_dict()
@@ -225,12 +217,7 @@ class Stage:
 
 
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:
-    """Set image size, trained parameters and classes for a stage; return its preprocessing.
-
-    Args:
-        number: of the stage in the config, from 0.
-        class_ids: as in `Task.begin_stage`.
-    """
+    """Set image size, trained parameters and classes for a stage, by its number; return its preprocessing."""
     stage, backbone = config.stages[number], task.embedder.backbone
     size_px, stride_px = config.image_size(stage)
     backbone.set_image_size(size_px, stride_px)
@@ -277,8 +264,3 @@ def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
         # uninterrupted one, and computes the same bits.
         torch.compiler.reset()
         tower.compile(dynamic=False)
-
-
-def uncompiled() -> AbstractContextManager[None]:
-    """Return a context without compilation: a validation would compile its last, short batch too."""
-    return torch.compiler.set_stance("force_eager")

@@ -29,7 +29,7 @@ from guie.data.loader import (
     add_generic,
     with_teachers,
 )
-from guie.data.preprocess import Inputs, Preprocess, View
+from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
 from guie.evaluation.validation import flat_scores, quick_scores
 from guie.models.backbones.base import Backbone
@@ -126,12 +126,12 @@ class StageData:
         teachers = cast("list[Teacher]", task.teachers)
         each = teacher_views(self.run, teachers, self.dataset, views)
 
-        def batches() -> Iterator[Tensor]:
+        def features() -> Iterator[Tensor]:
             for visits_B, rows_B in images.draws():
                 found = [drawn_rows(stored, visits_B, place_N[rows_B]) for place_N, stored in each]
                 yield torch.from_numpy(np.concatenate(found, axis=1))
 
-        return batches
+        return features
 
     def _load_features(self, backbone: Backbone, views: int) -> None:
         run, accelerator = self.run, self.run.accelerator
@@ -225,11 +225,7 @@ class TowerModel:
 
 
 class ViewEmbedder(nn.Module):
-    """An embedder of the images of `TrainDataset`: uint8, not normalised.
-
-    Args:
-        prepare: maps them to the input of `embedder`.
-    """
+    """An embedder of the images of `TrainDataset`, uint8, which `prepare` maps to its input."""
 
     def __init__(self, embedder: Embeds, prepare: Callable[[Tensor], Tensor]):
         super().__init__()
@@ -266,8 +262,7 @@ def teacher_views(
 ) -> list[tuple[np.ndarray, Sequence[Rows]]]:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
-    A teacher of larger images than the student's sees the same part of an image in more pixels. Every
-    process must call it. Raises UserError as `stored_views`.
+    Every process must call it. Raises UserError as `stored_views`.
 
     Returns for each teacher the place (N,) of each training row in a view, -1 if it is not taught, and the
     embeddings of each view.
@@ -298,12 +293,9 @@ def teacher_views(
 
 def _drawn_for(teacher: Teacher, dataset: TrainDataset) -> TrainDataset:
     """Return the data set of the same views, at the teacher's image size if that is larger."""
-    inputs, own = teacher.model.preprocess, dataset.preprocess.recipe()
-    looks = cast(
-        "Sequence[Preprocess | View]", inputs.looks if isinstance(inputs, Inputs) else [inputs]
-    )
-    wholes = [look.preprocess if isinstance(look, View) else look for look in looks]
+    theirs, own = teacher.model.preprocess.recipe(), dataset.preprocess.recipe()
+    looks = theirs.get("looks", [theirs])
+    own["size_px"] = max(own["size_px"], *(look.get("whole_px", look["size_px"]) for look in looks))
     larger = copy.copy(dataset)
-    own["size_px"] = max(own["size_px"], *(whole.size_px for whole in wholes))
     larger.preprocess = Preprocess(**own)
     return larger

@@ -36,9 +36,7 @@ def in_micro_batches(network: Callable[..., Tensor], pieces: int, *rows: Tensor)
 
     This is gradient caching (Gao et al., RepL4NLP 2021, arXiv 2101.06983) by gradient checkpoints, so that
     a step has one forward and one backward pass for DDP, FSDP, autocast, gradient scalers and SAM.
-
-    Args:
-        pieces: number of micro-batches; 1: call the network as usual.
+    One piece is the network as usual.
     """
     if pieces == 1:
         return network(*rows)
@@ -82,10 +80,7 @@ def gradients_within_memory(
 
     A loss that compares images sees the whole batch, as do head and criterion; the backbone and teachers
     run `in_micro_batches`. Before a retry, running statistics and all other state of a forward pass are
-    restored.
-
-    Args:
-        draw: integers that seed dropout, independent of earlier steps: seed, stage, step, rank.
+    restored. `draw` has integers that seed dropout: seed, stage, step, rank.
 
     Raises UserError if the config or the batch size allows no halving, or if there are other processes:
     they would wait for this one in the middle of a step.
@@ -134,11 +129,8 @@ def forward_state(model: nn.Module) -> Callable[[], None]:
     """
     modules = [*model.modules()]
     buffers = [buffer.clone() for buffer in model.buffers()]
-    extra = [
-        (module, module.get_extra_state())
-        for module in modules
-        if type(module).get_extra_state is not nn.Module.get_extra_state
-    ]
+    plain = nn.Module.get_extra_state
+    extra = [(m, m.get_extra_state()) for m in modules if type(m).get_extra_state is not plain]
     counts = [(one, dict(one.counts)) for one in modules if isinstance(one, HostCounters)]
 
     @torch.no_grad()
@@ -160,10 +152,8 @@ def sam_step(
 
     Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2. Running state changes only in the pass
     at the unperturbed weights. If the norm is not finite, weights are not perturbed: the second pass then
-    overflows like the first, and a scaler skips the step as it would without SAM.
-
-    Args:
-        gradients: leaves the gradients of the batch in the parameters, and returns logs.
+    overflows like the first, and a scaler skips the step as it would without SAM. `gradients` leaves the
+    gradients of the batch in the parameters, and returns logs.
     """
     restore_before = forward_state(model)
     logs = gradients()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,13 +16,6 @@ from guie.data.dataset import Batch
 from guie.data.preprocess import Preprocess
 from guie.losses.base import on_device_of, rows_of
 from guie.models.opening import LoadedModel, open_model
-
-
-class TeacherOutput(NamedTuple):
-    """A teacher's embeddings of the images that it teaches, of unit length, in batch order."""
-
-    rows_B: Tensor  # mask of the batch's images, on the CPU
-    emb_BT: Tensor  # of all images; 0 for those it does not teach
 
 
 @dataclass
@@ -54,6 +47,8 @@ class Teacher:
     def embed(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> Tensor:
         """Return embeddings (B, T) of the student's own views, at the teacher's image size, mean and std.
 
+        They have unit length, or 0 for images that it does not teach.
+
         Args:
             pixels_BCHW: the views, in 0 to 255.
             label_B: on the CPU.
@@ -68,31 +63,24 @@ class Teacher:
 
 def outputs_of(
     teachers: Sequence[Teacher], batch: Batch, student: Preprocess
-) -> list[TeacherOutput]:
-    """Return each teacher's output for a batch: computed from its images, or precomputed.
+) -> tuple[Tensor, ...]:
+    """Return each teacher's embeddings of a batch: computed from its images, or precomputed.
 
-    Args:
-        student: the student's preprocessing, on the device of the images.
+    The student's preprocessing is on the device of the images.
     """
     if batch.teacher_BT is not None:
-        embeddings = batch.teacher_BT.split([teacher.dim for teacher in teachers], dim=1)
-    else:
-        found = []
-        for piece in batch.split(batch.pieces):
-            images_BCHW, shapes_B3 = piece.images_BCHW, piece.shapes_B3
-            assert images_BCHW is not None and shapes_B3 is not None
-            pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
-            found.append([one.embed(pixels_BCHW, shapes_B3, piece.label_B) for one in teachers])
-        embeddings = tuple(torch.cat(pieces) for pieces in zip(*found, strict=True))
-    pairs = zip(teachers, embeddings, strict=True)
-    return [TeacherOutput(teacher.classes_C[batch.label_B], emb_BT) for teacher, emb_BT in pairs]
+        return batch.teacher_BT.split([teacher.dim for teacher in teachers], dim=1)
+    found = []
+    for piece in batch.split(batch.pieces):
+        images_BCHW, shapes_B3 = piece.images_BCHW, piece.shapes_B3
+        assert images_BCHW is not None and shapes_B3 is not None
+        pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
+        found.append([one.embed(pixels_BCHW, shapes_B3, piece.label_B) for one in teachers])
+    return tuple(torch.cat(pieces) for pieces in zip(*found, strict=True))
 
 
 def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> list[Teacher]:
-    """Open the configured teachers, frozen.
-
-    Args:
-        domains: the domain of every training class, by id.
+    """Open the configured teachers, frozen, for training classes of these domains.
 
     Raises UserError if there is no such model, or if it is to teach an unknown domain.
     """
@@ -110,13 +98,9 @@ def open_teachers(configs: Sequence[TeacherConfig], domains: Sequence[str]) -> l
 
 
 def mask_of_domains(wanted: Sequence[str] | None, domains: Sequence[str], where: str) -> Tensor:
-    """Return a mask (C,) of the classes of some domains; None: of all.
+    """Return a mask (C,) of the classes of some domains, None: of all, by the domain of every class.
 
-    Args:
-        domains: the domain of every training class, by id.
-        where: the key of the config that names the wanted domains.
-
-    Raises UserError if one of them has no classes.
+    Raises UserError, with the config's key, if one of them has no classes.
     """
     if unknown := sorted(set(wanted or ()) - set(domains)):
         raise UserError(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from guie.config import MixConfig, load_config
-from guie.config.data import DatasetSource
+from guie.config import load_config
+from guie.config.data import DatasetSource, MixConfig
 from guie.curation.thinning import read_source
 from guie.data.datasets.finding import located
 from guie.data.manifest import DomainDeclaration, Sidecar, check

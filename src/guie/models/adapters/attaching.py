@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.config.model import AdapterConfig, TunedConfig, WithAdapters
+from guie.config.model import AdapterConfig, PoolConfig, TunedConfig, WithAdapters
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
-from guie.models.adapters.prompts import build_prompts
+from guie.models.adapters.prompts import Pool, Vpt
 from guie.models.backbones.base import Backbone, VitStructure
 from guie.models.layers import capture_outputs
 
@@ -52,10 +52,7 @@ class Adapters(nn.Module):
 
     Attributes: `tuned`, names of the backbone's own parameters that train as adapters.
 
-    Args:
-        key: the config key, for messages.
-
-    Raises UserError if the backbone has no place for an adapter.
+    Raises UserError, naming the config key, if the backbone has no place for an adapter.
     """
 
     def __init__(self, backbone: Backbone, configs: list[AdapterConfig], key: str):
@@ -65,10 +62,8 @@ class Adapters(nn.Module):
             if isinstance(config, TunedConfig):
                 self.tuned = tuned_names(backbone.tower, config.targets)
             else:
-                structure = _structure_of(backbone, key)
-                self.add_module(
-                    config.kind, BUILDERS[config.kind](structure, config, f"{key}.{number}")
-                )
+                structure, build = _structure_of(backbone, key), BUILDERS[config.kind]
+                self.add_module(config.kind, build(structure, config, f"{key}.{number}"))
 
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
@@ -78,9 +73,18 @@ def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
     """
     if config.adapters:
         backbone.adapters = Adapters(backbone, config.adapters, "model.adapters")
-    if config.prompts:
-        structure = _structure_of(backbone, "model.prompts")
-        backbone.prompts = build_prompts(structure, config.prompts, type(backbone.tower).__name__)
+    if prompts := config.prompts:
+        structure, why = _structure_of(backbone, "model.prompts"), None
+        if structure.pooling == "map":
+            why = "not supported for backbones with attention pooling"
+        elif not structure.takes_tokens:
+            why = f"{type(backbone.tower).__name__} has rotary position embeddings in every block"
+        if why:
+            raise UserError(f"model.prompts: {why}; set it to null")
+        if isinstance(prompts, PoolConfig):
+            backbone.prompts = Pool(structure, prompts)
+        else:
+            backbone.prompts = Vpt(structure, prompts)
     if backbone.adapters:
         _refuse_unreached(backbone, backbone.adapters)
     return backbone

@@ -38,10 +38,6 @@ class LowRank(nn.Module):
         """(B, N, I) -> (B, N, O)."""
         return self.gate(self.up(self.down(x_BNI)) * self.scale)
 
-    def change_OI(self) -> Tensor:
-        """Return the update of the matrix in eval mode, (O, I)."""
-        return (self.scale * self.gate.expected) * (self.up.weight @ self.down.weight)
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -92,7 +88,8 @@ class Changed(nn.Module):
         parts = {"all": weight_OI} if whole else dict(zip(QKV, weight_OI.chunk(3), strict=True))
         for place, change in self.thirds.items():
             assert isinstance(change, LowRank)
-            parts[place] += change.change_OI()
+            scale = change.scale * change.gate.expected
+            parts[place] += scale * (change.up.weight @ change.down.weight)
         trains = matrix.weight_OI.requires_grad
         setattr(matrix.owner, matrix.name, nn.Parameter(weight_OI, requires_grad=trains))
         self.hold.remove()

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.base.errors import UserError
-from guie.config.model import PoolConfig, PromptsConfig, VptConfig
+from guie.config.model import PoolConfig, VptConfig
 from guie.models.backbones.base import VitStructure
 
 
@@ -148,23 +147,3 @@ class Pool(Prompts):
         patches_BPD = patches.flatten(1, -2)
         query_BD = patches_BPD.mean(dim=1) + patches_BPD.amax(dim=1)
         self.query_BD = query_BD if self.config.query == "sum" else query_BD.detach() / 2
-
-
-def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> Prompts:
-    """Attach the configured prompts to a backbone.
-
-    Args:
-        kind: of the backbone, for messages.
-
-    Raises UserError if the backbone uses attention pooling, or position embeddings in every block.
-    """
-    key = "model.prompts"
-    if structure.pooling == "map":
-        raise UserError(
-            f"{key}: not supported for backbones with attention pooling; set it to null"
-        )
-    if not structure.takes_tokens:
-        raise UserError(
-            f"{key}: {kind} has rotary position embeddings in every block; set it to null"
-        )
-    return Pool(structure, config) if isinstance(config, PoolConfig) else Vpt(structure, config)

@@ -1,4 +1,4 @@
-"""The base class of image backbones, the parts that adapters attach to, and the registry of libraries.
+"""The base class of image backbones with their batch normalisation, and the registry of libraries.
 
 Shapes: B images, C channels, H height, W width, S side, F backbone features; N tokens of D features, P
 patches.
@@ -16,50 +16,32 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
-from guie.models.batch_norm import batch_norms, is_below, trained
 from guie.models.layers import Layers, Passthrough
 
 
-class HubSource(NamedTuple):
-    """Where the weights of a tag are: a repository of the Hugging Face Hub and its file, or a URL."""
-
-    repository: str
-    file: str
-    url: str = ""
-
-
 class HubLayout(NamedTuple):
-    """The folder that a library loads from the Hugging Face Hub, and the code that does so.
+    """The folder that a library loads from the Hugging Face Hub, and the code that does so."""
 
-    Attributes: `config` and `weights`, its files; `load`, lines of Python that create `backbone` and
-    `transform` from an `{address}`; `encode`, the expression that maps `images` to features; `pads`,
-    whether the transform can pad with a colour; `note`, a last sentence for the README.
-    """
-
-    config: str
+    config: str  # a file, as `weights`
     weights: str
-    load: str
-    encode: str
-    pads: bool
-    note: str = ""
+    load: str  # lines of Python that create `backbone` and `transform` from an `{address}`
+    encode: str  # the expression that maps `images` to features
+    pads: bool  # whether the transform can pad with a colour
+    note: str = ""  # a last sentence for the README
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A residual branch of a block, z + after(... norm(z)).
+    """A residual branch of a block, z + after(... norm(z))."""
 
-    Attributes: `norm`, whose output is the branch's input; `module`, the attention or MLP itself;
-    `after`, the last module before the sum.
-    """
-
-    norm: nn.Module
-    module: nn.Module
-    after: nn.Module
+    norm: nn.Module  # whose output is the branch's input
+    module: nn.Module  # the attention or MLP itself
+    after: nn.Module  # the last module before the sum
 
 
 @dataclass(frozen=True)
@@ -73,25 +55,18 @@ class Block:
 
 @dataclass(frozen=True)
 class VitStructure:
-    """A pre-norm transformer of `width` D.
+    """A pre-norm transformer."""
 
-    Attributes: `patches`, the module that returns patch embeddings, as (B, P, D) or (B, D, rows,
-    columns); `entry`, whose output is the first block's input; `prefix`, the number of tokens before the
-    patches; `norm`, of the last block's output, Identity if only pooled features are normalised;
-    `pooling`, how tokens become features: `token` (class token), `avg` or `map` (attention);
-    `takes_tokens`, whether tokens can be inserted: positions are added before the blocks, and tensors
-    are batch-first; `class_position_D` returns the class token's position embedding, None if it has none.
-    """
-
-    width: int
+    width: int  # D
     blocks: Sequence[Block]
-    patches: nn.Module
-    entry: nn.Module
-    prefix: int
-    norm: nn.Module
-    pooling: str
+    patches: nn.Module  # returns patch embeddings, as (B, P, D) or (B, D, rows, columns)
+    entry: nn.Module  # whose output is the first block's input
+    prefix: int  # number of tokens before the patches
+    norm: nn.Module  # of the last block's output; Identity if only pooled features are normalised
+    pooling: str  # how tokens become features: token (class token), avg or map (attention)
+    # Whether tokens can be inserted: positions are added before the blocks, tensors are batch-first
     takes_tokens: bool
-    class_position_D: Callable[[], Tensor | None]
+    class_position_D: Callable[[], Tensor | None]  # of the class token; None if it has none
 
     def chosen(self, blocks: str | Sequence[int], key: str) -> list[tuple[int, Block]]:
         """Return number and block of those named, or of all. Raises UserError for an unknown number."""
@@ -127,8 +102,7 @@ class Backbone(nn.Module):
         size_px: side of the images; None: as in pretraining.
         stride_px: stride of the patches; None: the patch size.
 
-    Raises:
-        UserError: size and stride do not fit the patches.
+    Raises UserError if size and stride do not fit the patches.
     """
 
     library: ClassVar[str]
@@ -164,14 +138,16 @@ class Backbone(nn.Module):
     def build(cls, config: BackboneConfig, size_px: int | None, weights: Path | None) -> Backbone:
         """Create the configured backbone, at this image size or the pretraining's.
 
-        Args:
-            weights: file of its weights; None: random weights.
+        Without a file of weights they are random.
         """
         raise NotImplementedError
 
     @classmethod
-    def hub_source(cls, config: BackboneConfig) -> HubSource:
-        """Return where the weights of the config's tag are. Raises UserError for an unknown tag."""
+    def hub_source(cls, config: BackboneConfig) -> tuple[str, str, str]:
+        """Return where the tag's weights are: a repository of the Hugging Face Hub and its file, or a URL.
+
+        Raises UserError for an unknown tag.
+        """
         raise UserError(
             f"model.backbone.pretrained: {cls.library} has no tags; give a weights file, by its path"
         )
@@ -209,11 +185,7 @@ class Backbone(nn.Module):
     def hub_content(
         self, config: BackboneConfig, image: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return the library's config and the weights, for the files of `hub`.
-
-        Args:
-            image: the preprocessing settings.
-        """
+        """Return the library's config and the weights, for the files of `hub`; `image`: preprocessing."""
         raise NotImplementedError
 
     @staticmethod
@@ -321,9 +293,8 @@ class Backbone(nn.Module):
         try:
             self.tower.set_grad_checkpointing(True)
         except (AttributeError, AssertionError):
-            raise UserError(
-                f"gradient_checkpointing: {type(self.tower).__name__} does not support it; set it to false"
-            ) from None
+            lacks = f"{type(self.tower).__name__} does not support it"
+            raise UserError(f"gradient_checkpointing: {lacks}; set it to false") from None
 
     def train(self, mode: bool = True) -> Backbone:
         """Set train mode, but keep BatchNorm statistics frozen where `batch_norm` does not train them.
@@ -343,7 +314,7 @@ class Backbone(nn.Module):
         return {name for name in layers if any(is_below(name, module) for module in self.new)}
 
     def set_batch_norm(self, setting: BatchNorm) -> None:
-        """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
+        """Set how BatchNorm layers train. Raises UserError as `trained_batch_norms`."""
         self.batch_norm = setting
         if setting == "synced" or (isinstance(setting, dict) and "synced" in setting.values()):
             # torch's own would drop timm's activations
@@ -353,9 +324,57 @@ class Backbone(nn.Module):
                 if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
                     self.tower.set_submodule(name, convert_sync_batchnorm(layer))
 
-    def trained_batch_norms(self) -> dict[str, _BatchNorm]:
-        """Return the BatchNorm layers whose statistics `batch_norm` trains, by their names in the tower."""
-        return trained(self.tower, self.batch_norm)
+    def trained_batch_norms(self, setting: BatchNorm | None = None) -> dict[str, _BatchNorm]:
+        """Return the BatchNorm layers that a stage's `batch_norm` trains, by their names in the tower.
+
+        The longest name above a layer decides. Raises UserError for a name above no BatchNorm layer.
+        """
+        setting = setting or self.batch_norm
+        if setting == "frozen":
+            return {}
+        named = {"": setting} if isinstance(setting, str) else setting
+        found = batch_norms(self.tower)
+        for name in named:
+            if not any(is_below(layer, name) for layer in found):
+                where = f" in {name!r}" if name else ""
+                known = f"it has {', '.join(list(found)[:40])}" if found else "remove batch_norm"
+                kind = type(self.tower).__name__
+                raise UserError(f"batch_norm: {kind} has no batch normalisation{where}; {known}")
+        above = {layer: [name for name in named if is_below(layer, name)] for layer in found}
+        return {
+            layer: found[layer]
+            for layer, names in above.items()
+            if names and named[max(names, key=len)] != "frozen"
+        }
+
+
+def batch_norms(tower: nn.Module) -> dict[str, _BatchNorm]:
+    """Return a model's BatchNorm layers by name."""
+    return {name: one for name, one in tower.named_modules() if isinstance(one, _BatchNorm)}
+
+
+def is_below(layer: str, name: str) -> bool:
+    """Whether a layer is the named module or inside it; all are inside the module without a name."""
+    return not name or f"{layer}.".startswith(f"{name}.")
+
+
+@torch.no_grad()
+def share_statistics(tower: nn.Module) -> None:
+    """Give every process the first's running statistics of layers in train mode, in one message.
+
+    Each process moves them by its own images, so they would validate different models.
+    """
+    if not distributed.is_initialized():
+        return
+    layers = batch_norms(tower).values()
+    moving = [layer for layer in layers if layer.training and layer.track_running_stats]
+    found: list[Any] = [one for layer in moving for one in (layer.running_mean, layer.running_var)]
+    if not found:
+        return
+    flat = torch.cat([one_C.float() for one_C in found])
+    distributed.broadcast(flat, src=0)
+    for one_C, value_C in zip(found, flat.split([len(one_C) for one_C in found]), strict=True):
+        one_C.copy_(value_C)
 
 
 BACKBONES: dict[str, type[Backbone]] = {}

@@ -20,7 +20,6 @@ from guie.models.backbones.base import (
     Block,
     Branch,
     HubLayout,
-    HubSource,
     VitStructure,
     grid_side,
     readable_errors,
@@ -91,7 +90,7 @@ backbone.eval()
         return cls(tower, native, size_px, config.stride_px)
 
     @classmethod
-    def hub_source(cls, config: BackboneConfig) -> HubSource:
+    def hub_source(cls, config: BackboneConfig) -> tuple[str, str, str]:
         open_clip = import_open_clip()
         known = open_clip.get_pretrained_cfg(config.name, config.tag)
         if not known:
@@ -99,7 +98,7 @@ backbone.eval()
             raise unknown_tag(config, tags, open_clip.list_models())
         repository, _, name = known.get("hf_hub", "").rpartition("/")
         file = name or "open_clip_pytorch_model.bin"
-        return HubSource(repository, file, known.get("url", ""))
+        return repository, file, known.get("url", "")
 
     @property
     def trunk(self) -> Any:

@@ -17,7 +17,6 @@ from guie.models.backbones.base import (
     Block,
     Branch,
     HubLayout,
-    HubSource,
     VitStructure,
     grid_side,
     unknown_tag,
@@ -65,7 +64,7 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
         return cls(tower, native, size_px, config.stride_px)
 
     @classmethod
-    def hub_source(cls, config: BackboneConfig) -> HubSource:
+    def hub_source(cls, config: BackboneConfig) -> tuple[str, str, str]:
         import timm
 
         try:
@@ -78,7 +77,7 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
             tags = [name.partition(".")[2] for name in names]
             raise unknown_tag(config, tags, timm.list_models())
         url = known.url if isinstance(known.url, str) else ""
-        return HubSource(known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url)
+        return known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url
 
     @property
     def patch_px(self) -> int | None:

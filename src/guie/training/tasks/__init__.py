@@ -1,4 +1,4 @@
-"""Training tasks: each maps a `Batch` to an `Output`, which is all the training loop uses."""
+"""Training tasks: each maps a `Batch` to loss and logs, which is all the training loop uses."""
 
 from collections.abc import Callable
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses.base import HostCounters, LossStage
+from guie.losses.base import Found, HostCounters, LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
@@ -23,15 +22,8 @@ from guie.training.retention import Retention
 from guie.training.step import in_micro_batches
 
 
-class Output(NamedTuple):
-    """A task's output for a batch: the loss, a scalar with a gradient, and scalars for the log."""
-
-    loss: Tensor
-    logs: dict[str, Tensor]
-
-
 class Task(nn.Module):
-    """Map a `Batch` to an `Output`. DDP synchronises everything inside the module."""
+    """Map a `Batch` to loss and logs. DDP synchronises everything inside the module."""
 
     embedder: Embedder
 
@@ -73,8 +65,8 @@ class Task(nn.Module):
         named = dict(backbone.tower.named_parameters())
         return {named[name] for name in backbone.layers.unused_parameters}
 
-    def forward(self, batch: Batch) -> Output:
-        """Return the loss of a batch."""
+    def forward(self, batch: Batch) -> Found:
+        """Return the loss of a batch, with a gradient, and scalars for the log."""
         raise NotImplementedError
 
     def features(self, batch: Batch) -> Tensor:
@@ -91,14 +83,10 @@ class Task(nn.Module):
                 module.set_epoch(epoch)
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
-        """Prepare for a stage of the config.
+        """Prepare for a stage of the config, by its number and the classes with training images in it.
 
         Call it after `freeze`, and before building the optimiser and loading a checkpoint of this stage.
         The checkpoint overrides what this method sets.
-
-        Args:
-            number: of the stage, from 0.
-            class_ids: classes with training images in the stage.
         """
         if self.retention:
             self.retention.begin_stage(number, self.embedder.backbone)
@@ -120,19 +108,11 @@ class Task(nn.Module):
         return logs["loss"]
 
     def with_shared_terms(
-        self,
-        batch: Batch,
-        feat_BF: Tensor,
-        loss: Tensor,
-        logs: Mapping[str, Tensor],
-    ) -> Output:
-        """Return the output of `forward`: the loss plus terms of prompts and retention, and all logs.
+        self, batch: Batch, feat_BF: Tensor, loss: Tensor, logs: Mapping[str, Tensor]
+    ) -> Found:
+        """Return the output of `forward`: the task's loss plus terms of prompts and retention, all logs.
 
         The logged `loss` excludes these terms, so that runs with and without them are comparable.
-
-        Args:
-            feat_BF: the backbone's features of the batch's images, not normalised.
-            loss, logs: those of the task itself.
         """
         logs = {"loss": loss.detach(), **logs}
         prompts = self.embedder.backbone.prompts
@@ -141,26 +121,18 @@ class Task(nn.Module):
             loss = loss + prompts.orthogonality * penalty
             logs["orthogonality"] = penalty.detach()
         if self.retention is None:
-            return Output(loss, logs)
+            return loss, logs
         more, terms = self.retention(self.embedder.backbone, batch, feat_BF)
-        return Output(loss + more, logs | terms)
+        return loss + more, logs | terms
 
     def save(self, folder: Path, stem: str, frozen_file: str | None = None) -> None:
-        """Write the embedder to `<stem>.safetensors`, and any class weights.
+        """Write the embedder to `<stem>.safetensors`, and any class weights, in the order of the classes.
 
         The class weights, `<stem>_classes.safetensors`, give the logits for students of this run.
-
-        Args:
-            frozen_file: as in `save_model`.
         """
-        file = folder / f"{stem}.safetensors"
+        file, softmax = folder / f"{stem}.safetensors", self.classifier
         save_model(self.embedder, file, pretrained=self.config.base, frozen_file=frozen_file)
-        if self.classifier:
-            save_class_weights(self.classifier, folder / f"{stem}_classes.safetensors")
-
-
-def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
-    """Write class weights, in the order of the run's classes, atomically."""
-    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
-    with torch.no_grad():
-        save_weights({CLASS_WEIGHT: classifier.centers_of(everyone)}, path)
+        if softmax:
+            everyone = torch.arange(softmax.classes, device=softmax.weight_CD.device)
+            weights = {CLASS_WEIGHT: softmax.centers_of(everyone).detach()}
+            save_weights(weights, folder / f"{stem}_classes.safetensors")

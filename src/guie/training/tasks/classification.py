@@ -14,12 +14,12 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.training import ClassificationConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Criterion
+from guie.losses.base import Criterion, Found
 from guie.losses.build import build_loss
 from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import build_embedder
-from guie.training.tasks.base import Output, Task
+from guie.training.tasks.base import Task
 
 
 class ClassificationTask(Task):
@@ -64,7 +64,7 @@ class ClassificationTask(Task):
         super().begin_stage(number, class_ids)
         self.criterion.begin_stage(class_ids, self.loss_stage(number))
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch) -> Found:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)
@@ -76,11 +76,7 @@ class ClassificationTask(Task):
 
 
 def projector(dim: int, widths: Sequence[int], relu_first: bool = False) -> nn.Sequential:
-    """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty.
-
-    Args:
-        relu_first: begin with a ReLU too.
-    """
+    """Build Linears between an embedding and its loss, a ReLU between each two, or also before the first."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([dim, *widths]):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]

@@ -20,10 +20,9 @@ from guie.config.distillation import (
     LogitsConfig,
     MatchingConfig,
     RelationConfig,
-    TermConfig,
 )
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Criterion, at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Logits, build_relation
 from guie.losses.margin_softmax import MarginSoftmax
@@ -31,14 +30,8 @@ from guie.losses.matching import mean_of
 from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.run_folder import read_class_weights
-from guie.training.tasks.base import Output, Task
-from guie.training.teachers import (
-    Teacher,
-    TeacherOutput,
-    mask_of_domains,
-    open_teachers,
-    outputs_of,
-)
+from guie.training.tasks.base import Task
+from guie.training.teachers import Teacher, mask_of_domains, open_teachers, outputs_of
 
 
 class DistillationTask(Task):
@@ -96,7 +89,7 @@ class DistillationTask(Task):
         for teacher in self.teachers:
             teacher.to(device)
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch) -> Found:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)
@@ -105,10 +98,16 @@ class DistillationTask(Task):
         logs: dict[str, Tensor] = {}
         for number, term in enumerate(self.task.criteria):
             rows_B = self.masks[number][batch.label_B]
-            if term.loss:
-                value, own_logs = self._of_labels(number, emb_BD, batch.label_B, raw_BD, rows_B)
-            else:
-                value, own_logs = self._of_teachers(number, term, emb_BD, taught, rows_B)
+            own_logs: dict[str, Tensor] = {}
+            if term.relation:
+                value, own_logs = self._of_teachers(number, emb_BD, batch.label_B, taught, rows_B)
+            elif rows_B.all():
+                value, own_logs = self.criteria[str(number)](emb_BD, batch.label_B, raw_BD)
+                own_logs = {"labels": value.detach(), **own_logs}
+            else:  # a batch of one domain that the term excludes
+                # Include its parameters: distributed processes wait for a gradient of each
+                parameters = self.criteria[str(number)].parameters()
+                value = sum((p.sum() for p in parameters), emb_BD.float().sum()) * 0.0
             total = total + term.weight * value
             logs |= {f"{k}_{number}" if k in logs else k: v for k, v in own_logs.items()}
         return self.with_shared_terms(batch, feat_BF, total, logs)
@@ -135,36 +134,24 @@ class DistillationTask(Task):
                     " changed since this run started; restore the old ones, or --overwrite the run"
                 )
 
-    def _of_labels(
-        self, number: int, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor, rows_B: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return a loss on a batch; 0 for a one-domain batch whose domain the term excludes."""
-        criterion = self.criteria[str(number)]
-        if not rows_B.all():
-            # Include its parameters: distributed processes wait for a gradient of each
-            return sum((p.sum() for p in criterion.parameters()), emb_BD.float().sum()) * 0.0, {}
-        loss, logs = criterion(emb_BD, label_B, raw_BD)
-        return loss, {"labels": loss.detach(), **logs}
-
     def _of_teachers(
-        self,
-        number: int,
-        term: TermConfig,
-        emb_BD: Tensor,
-        taught: Sequence[TeacherOutput],
-        rows_B: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the relation's loss over all teachers, each weighted by its share of the images."""
-        assert term.relation is not None
+        self, number: int, emb_BD: Tensor, label_B: Tensor, taught: Sequence[Tensor], rows_B: Tensor
+    ) -> Found:
+        """Return the relation's loss over all teachers, each weighted by its share of the images.
+
+        `taught` has their embeddings of the batch, `rows_B` masks the images that the term is for.
+        """
+        config = self.task.criteria[number].relation
+        assert config is not None
         values, own_rows, logs = [], [], {}
         relations = cast(nn.ModuleList, self.relations[str(number)])
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_ND = gather_rows(at_least_fp32(emb_BD))
             shown_N = gather_rows(rows_B)
             triples = zip(self.teachers, relations, taught, strict=True)
-            for teacher, relation, one in triples:
-                own_N = gather_rows(one.rows_B) & shown_N
-                emb_NT = gather_rows(at_least_fp32(one.emb_BT))
+            for teacher, relation, emb_BT in triples:
+                own_N = gather_rows(teacher.classes_C[label_B]) & shown_N
+                emb_NT = gather_rows(at_least_fp32(emb_BT))
                 own = on_device_of(rows_of(own_N), emb_ND)
                 compared = emb_ND[own]
                 if isinstance(relation, Logits):
@@ -174,9 +161,9 @@ class DistillationTask(Task):
                 values.append(value)
                 own_rows.append(own_N)
                 if own_N.any():
-                    logs[f"{term.relation.name}/{teacher.name}"] = value.detach().mean()
-            if isinstance(term.relation, MatchingConfig):
-                loss = mean_of(values, own_rows, term.relation.drop if self.training else 0.0)
+                    logs[f"{config.name}/{teacher.name}"] = value.detach().mean()
+            if isinstance(config, MatchingConfig):
+                loss = mean_of(values, own_rows, config.drop if self.training else 0.0)
                 loss = loss * torch.stack(own_rows).any(0).float().mean()
             else:
                 shares = [own_N.float().mean() for own_N in own_rows]

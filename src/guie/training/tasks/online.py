@@ -17,13 +17,13 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import LossStage, at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import Found, LossStage, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import build_embedder
 from guie.models.head import L2Norm, lecun_normal_
-from guie.training.tasks.base import Output, Task
+from guie.training.tasks.base import Task
 
 
 class OnlineTeacher(nn.Module):
@@ -107,7 +107,7 @@ class OnlineTask(Task):
             own_ids = own[own >= 0].tolist()
             teacher.criterion.begin_stage(own_ids, stage.of_part(place) if own_ids else lacking)
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch) -> Found:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)
