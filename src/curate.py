@@ -11,7 +11,7 @@ python src/curate.py --index-shards DIR --domain products --split train
 Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (classes and images
 of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
 as a page), and the findings of cleaning and selection. The output depends only on the sources, the
-config and the seed, not on the number of workers.
+config, the seed and a person's verdicts (`<out>.verdicts.csv`), not on the number of workers.
 
 `--shard 2/8` checks only the third eighth of the images, as one of eight jobs. Once all parts are checked,
 the same command computes its part of the features, and compares its images with similar ones. The command
@@ -87,7 +87,7 @@ def curate_mix(args: argparse.Namespace) -> None:
     from guie.curation import summary
     from guie.curation.features import Job
     from guie.curation.mix import compute_part, curate
-    from guie.curation.pipeline import refuse_inputs, refuse_overwriting
+    from guie.curation.sources import refuse_inputs, refuse_overwriting
     from guie.data.datasets.finding import with_path
     from guie.data.manifest import save_manifest
 

@@ -19,7 +19,7 @@ from guie.base.errors import UserError
 from guie.base.files import cache_folder, held, write_text
 from guie.config import config_from
 from guie.config.data import MixConfig
-from guie.curation.pipeline import prefix_of
+from guie.curation.sources import prefix_of
 from scorer.errors import UserError as ScorerError
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -9,7 +9,7 @@ from curate_runs import TOYS, draw_folder, folder, run, write_manifest
 
 import curate
 from guie.base.errors import UserError
-from guie.curation import pipeline
+from guie.curation import sources
 
 MANIFEST = {"kind": "manifest", "path": "input/a.csv"}
 FAULTS = [
@@ -55,7 +55,7 @@ def test_refusals_name_the_fault_and_write_nothing(place, change, fault, monkeyp
     draw_folder(place / "input/exam", {"car": 2})
     write_manifest("input/a.csv", ["toys/car/99.png,toys/car,toys,test,both"])
     if (change, fault) in PLACES:  # before a source is read
-        monkeypatch.setattr(pipeline, "read_one", None)
+        monkeypatch.setattr(sources, "read_one", None)
     before = {path.name for path in Path("input").iterdir()}
     words = ["--shards", change["shards"]] if "shards" in change else []
     change = {"sources": [folder()], **{k: v for k, v in change.items() if k != "shards"}}

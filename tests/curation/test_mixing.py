@@ -16,7 +16,7 @@ from test_evaluators import training
 import curate
 from guie.base.errors import UserError
 from guie.config.loading import to_yaml
-from guie.curation.duplicates.comparing import EACH
+from guie.curation.duplicates.differences import EACH
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models.backbones.open_clip import import_open_clip
 from guie.rows.checks import VERSION

@@ -17,7 +17,7 @@ import curate
 from guie.config.data import CleaningConfig, NearConfig
 from guie.config.loading import to_yaml
 from guie.curation.cleaning import clean
-from guie.curation.duplicates.comparing import ALTERATIONS, Pixels
+from guie.curation.duplicates.differences import ALTERATIONS, PixelDifferences
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.features import embed_for
 from guie.curation.findings import stops
@@ -101,7 +101,7 @@ def test_near_copies_are_found(copied, model, request, tmp_path):
     if model:
         name = model.format(request.getfixturevalue("real_folder"))
         embed = embed_for(CleaningConfig(model=name, size_px=112), root, tmp_path, 0)
-    links = find_links(table, NearConfig(), embed, Pixels(root, 1, table))
+    links = find_links(table, NearConfig(), embed, PixelDifferences(root, 1, table))
     found, planted = linked_pairs(links), planted_pairs(table)
     assert len(found & planted) >= max(0.98 * len(found), 0.95 * len(planted))
 
@@ -114,7 +114,8 @@ def test_links_do_not_depend_on_row_order(copied):
     part = table[table["image_path"].isin(first) | table["original"].isin(first)]
     shuffled = part.sample(frac=1, random_state=0)
     one, other = (
-        find_links(rows, NearConfig(), embed, Pixels(root, 1, rows)) for rows in (part, shuffled)
+        find_links(rows, NearConfig(), embed, PixelDifferences(root, 1, rows))
+        for rows in (part, shuffled)
     )
     assert len(one.near)
     pd.testing.assert_series_equal(one.pictures, other.pictures)
@@ -147,7 +148,7 @@ def faulty(toy_manifest, tmp_path_factory):
 @pytest.mark.slow
 def test_planted_faults_are_all_found_and_nothing_else(faulty):
     root, table, planted = faulty
-    seen = partial(thumbnails, root=root, workers=1), Pixels(root, 1, table)
+    seen = partial(thumbnails, root=root, workers=1), PixelDifferences(root, 1, table)
     cleaned, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), *seen)
     for kind, pairs in planted.items():
         assert pairs_of(found[found["kind"] == kind]) == pairs, kind
@@ -219,7 +220,7 @@ def test_mirror_images_are_found_on_request_without_a_model(toy_manifest, tmp_pa
     table = pd.read_csv(root / "manifest.csv").iloc[:60]
     mirrored = plant(table.iloc[::6], root, "mirrored", [ImageOps.mirror])
     table = known(pd.concat([table, mirrored], ignore_index=True), root)
-    seen = partial(thumbnails, root=root, workers=1), Pixels(root, 1, table)
+    seen = partial(thumbnails, root=root, workers=1), PixelDifferences(root, 1, table)
     found = linked_pairs(find_links(table, NearConfig(mirrored=True), *seen))
     assert len(found & planted_pairs(table)) >= 0.9 * len(mirrored)
     plain = linked_pairs(find_links(table, NearConfig(), *seen))

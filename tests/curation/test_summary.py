@@ -11,7 +11,7 @@ from tables import rows, together
 from guie.base.errors import UserError
 from guie.curation import summary
 from guie.curation.classes import cap, drop_rare
-from guie.curation.pipeline import combine, prefix_of
+from guie.curation.sources import combine, prefix_of
 
 
 def test_prefix_of_a_source_in_the_root(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance
-from test_comparing import picture
+from test_differences import picture
 
 import curate
 from guie.base.errors import UserError

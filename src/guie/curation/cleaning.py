@@ -12,7 +12,7 @@ from guie.base.errors import UserError
 from guie.config.data import CleaningConfig
 from guie.curation.centroids import find_outliers, suggest_merges
 from guie.curation.classes import apply_merges
-from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.differences import PixelDifferences
 from guie.curation.duplicates.limits import ALIKE
 from guie.curation.duplicates.links import Links, find_links
 from guie.curation.duplicates.rules import (
@@ -44,7 +44,7 @@ def clean(
     table: pd.DataFrame,
     config: CleaningConfig,
     embed: Embed,
-    differences: Pixels,
+    differences: PixelDifferences,
     verdicts: Verdicts | None = None,
     after: Callable[[str, pd.DataFrame], None] = lambda rule, table: None,
 ) -> Cleaned:
@@ -91,7 +91,7 @@ def clean_rows(
     """
     config, report = job.config, job.report
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
-    differences = Pixels(config.image_root, job.workers, table)
+    differences = PixelDifferences(config.image_root, job.workers, table)
     cleaned = clean(table, cleaning, embed, differences, verdicts, report.after)
     report.findings = cleaned.findings
     limits = cleaned.links.limits.round(4).to_json(orient="records")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pandas as pd
 
 from guie.config.data import MixConfig
-from guie.curation import pipeline
+from guie.curation import sources
 from guie.curation.classes import match_shares, oversample, split_validation
 from guie.curation.cleaning import clean_rows, drop_late_leaks
-from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.differences import PixelDifferences
 from guie.curation.duplicates.links import images_of, measured
 from guie.curation.features import Embedder, Job
 from guie.curation.pseudo_labels import domains_of, pseudo_label
@@ -21,7 +21,7 @@ from guie.data.manifest import Sidecar
 def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     """Run the steps of a mix in order; return its rows and its sidecar. Raises UserError as they do."""
     config, after = job.config, job.report.after
-    table, sidecar = pipeline.read_sources(job)
+    table, sidecar = sources.read_sources(job)
     embed = links = None
     if config.pseudo_labels:
         table = pseudo_label(table, config.pseudo_labels, job)
@@ -29,9 +29,9 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     if config.clean:
         embed = job.embed(config.clean)
         table, links = clean_rows(table, config.clean, embed, job)
-    table = pipeline.drop_rare_classes(table, config)
+    table = sources.drop_rare_classes(table, config)
     after("min_images", table)
-    table = pipeline.cap_classes(table, config, embed)
+    table = sources.cap_classes(table, config, embed)
     after("max_images", table)
     if config.shares:
         by = config.shares.domain_source
@@ -48,7 +48,7 @@ def curate(job: Job) -> tuple[pd.DataFrame, Sidecar]:
     if config.clean and config.clean.oversample:
         table = oversample(table, config.clean.oversample)
     table = table.drop(columns="source")
-    pipeline.refuse_illegal(table, sidecar, config)
+    sources.refuse_illegal(table, sidecar, config)
     return table, sidecar
 
 
@@ -61,11 +61,11 @@ def compute_part(job: Job, part: tuple[int, int]) -> str:
     config, workers, _ = job
     done, missing, good = 0, 0, []
     for source in config.sources:
-        read, _ = pipeline.read_one(source, config.seed, workers)
-        prefix = pipeline.prefix_of(read.root, config.image_root)
+        read, _ = sources.read_one(source, config.seed, workers)
+        prefix = sources.prefix_of(read.root, config.image_root)
         rows = read.table
         if config.verify:
-            checks = pipeline.checks_of(config, rows["image_path"].unique(), prefix)
+            checks = sources.checks_of(config, rows["image_path"].unique(), prefix)
             done += len(checks.fill(workers, str(source.path), part))
             missing += len(checks.missing())
             if missing:
@@ -77,13 +77,13 @@ def compute_part(job: Job, part: tuple[int, int]) -> str:
     checked = f"{done:,} images checked"
     if missing:
         return f"{checked}; {missing:,} of other parts are not yet: run all parts again for the features"
-    table = pipeline.combine(good)
+    table = sources.combine(good)
     for by, rows in _embedded(config, table):
         job.embed(by, part=part)(rows["image_path"].unique().tolist(), "whole")
     if config.clean is None or config.clean.near is None:
         return f"{checked}, features computed"
     images = images_of(table).drop_duplicates("pixels").reset_index(drop=True)
-    pixels = Pixels(config.image_root, workers, images)
+    pixels = PixelDifferences(config.image_root, workers, images)
     pairs = measured(images, config.clean.near, job.embed(config.clean), pixels, part)
     return f"{checked}, features computed, {len(pairs):,} pairs of similar images compared"
 

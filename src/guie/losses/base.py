@@ -125,7 +125,7 @@ class LossStage:
         return replace(self, reset=self.reset and (*self.reset, number))
 
 
-Found = tuple[Tensor, dict[str, Tensor]]  # the scalar loss, and further values to log
+LossAndLogs = tuple[Tensor, dict[str, Tensor]]  # the scalar loss, and further values to log
 
 
 class Criterion(nn.Module):
@@ -136,7 +136,7 @@ class Criterion(nn.Module):
     Its parameters (class weights or proxies) are the part `classes` of a task.
     """
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return loss and logs; training gives `raw_BD`, the embeddings before normalisation, too."""
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig, MetaclassesConfig
-from guie.losses.base import Criterion, Found, LossStage
+from guie.losses.base import Criterion, LossAndLogs, LossStage
 from guie.losses.build import build_loss
 
 
@@ -39,7 +39,7 @@ class NestedLoss(Criterion):
         self.widths = tuple(widths)
         self.losses = nn.ModuleList(build_loss(config, dim, sizes, domains) for dim in widths)
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return the mean loss, and the logs of the whole embedding."""
         found = []
         for loss, width in zip(self.losses, self.widths, strict=True):
@@ -93,7 +93,7 @@ class MetaclassLoss(Criterion):
             images = np.bincount(own_C, sizes).astype(int).tolist()  # of each group
             self.members.append(build_loss(config, dim // members, images, alike))
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return the mean loss over members and their mean logs, for unit-length embeddings and class ids."""
         label_B = label_B.cpu()
         count, found = len(self.members), []

@@ -19,7 +19,7 @@ from guie.config.losses import (
     HyperbolicConfig,
     OwnInBatchConfig,
 )
-from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of
+from guie.losses.base import Criterion, LossAndLogs, at_least_fp32, gather_rows, on_device_of
 
 # Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite slope at 0
 CLOSEST = 1e-7
@@ -28,7 +28,7 @@ CLOSEST = 1e-7
 class InBatchLoss(Criterion):
     """A loss on the batch of all processes, in fp32."""
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return the loss of the global batch for unit-length embeddings and class ids; no logs."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_BD = gather_rows(at_least_fp32(emb_BD))

@@ -1,7 +1,7 @@
 """Margin softmax, over class cosines with a margin on the own class; plain softmax of a Linear.
 
-Shapes: B images of all processes, C classes of k sub-centres each (C * k rows in `weight_CD`), A rows of a
-stage's classes, N given classes, D dimensions.
+Shapes: B images, of all processes where FSDP shards the weights and else of this one, C classes of k
+sub-centres each (C * k rows in `weight_CD`), A rows of a stage's classes, N given classes, D dimensions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guie.base.errors import UserError
 from guie.config.losses import Init, LinearSoftmaxConfig, RowLength
 from guie.losses.base import (
     Criterion,
-    Found,
+    LossAndLogs,
     LossStage,
     at_least_fp32,
     gather_rows,
@@ -169,7 +169,7 @@ class MarginSoftmax(Criterion):
         """Return a mask of the rows of `weight_CD` that belong to these classes, on its device."""
         return own_C.repeat_interleave(self.centers).to(self.weight_CD.device)
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return the mean loss, the accuracy without margin, and the mean norm if the rule uses norms."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             label_B, emb_BD = label_B.cpu(), at_least_fp32(emb_BD)
@@ -271,7 +271,7 @@ class LinearSoftmax(Criterion):
                 f" {classes} classes; set model.head.dim to {classes}, or weights to linear"
             )
 
-    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> Found:
+    def forward(self, emb_BD: Tensor, label_B: Tensor, raw_BD: Tensor | None = None) -> LossAndLogs:
         """Return the mean loss of this process's images, and the accuracy."""
         seen_BD = raw_BD if self.raw else emb_BD
         assert seen_BD is not None  # training gives both

@@ -121,7 +121,9 @@ class Shards:
 
 
 def gathered(accelerator: Accelerator, state: Any) -> Any:
-    """Gather a nested state on the CPU of the main process; all processes call it.
+    """Gather a nested sharded state on the CPU of the main process; all processes call it.
+
+    A state that is not sharded is returned as it is.
 
     The other processes return it without tensors, so they never hold the whole state for long.
     """

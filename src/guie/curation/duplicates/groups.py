@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
 from guie.config.data import NearConfig
-from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.differences import PixelDifferences
 from guie.curation.duplicates.limits import Grade
 from guie.curation.duplicates.links import find_links
 from guie.rows.checks import Checks
@@ -43,7 +43,9 @@ def find_groups(
     domain, label = files["domain"].replace("", "pictures"), files["label"].replace("", "unknown")
     table = table.assign(domain=domain, label=label)
     embed = partial(thumbnails, root=root, workers=workers)
-    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers, table))
+    links = find_links(
+        table, NearConfig(mirrored=mirrored), embed, PixelDifferences(root, workers, table)
+    )
     near, size = links.near, links.pictures.max() + 1
     pairs = np.ones(len(near), bool), (near["picture"], near["other"])
     _, group_of = connected_components(coo_matrix(pairs, shape=(size, size)), directed=False)

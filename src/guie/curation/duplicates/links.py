@@ -10,7 +10,7 @@ import pandas as pd
 
 from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
-from guie.curation.duplicates.comparing import Pixels
+from guie.curation.duplicates.differences import PixelDifferences
 from guie.curation.duplicates.limits import ALIKE, CROSS, LIMITS, UNLIKE, Grade, graded, limits
 from guie.curation.duplicates.pairs import close_pairs
 from guie.curation.features import Embed
@@ -58,7 +58,7 @@ def find_links(
     table: pd.DataFrame,
     near: NearConfig | None,
     embed: Embed,
-    differences: Pixels,
+    differences: PixelDifferences,
     verdicts: Verdicts | None = None,
 ) -> Links:
     """Return the pictures of all images, and which of them are near-duplicates.
@@ -102,7 +102,7 @@ def measured(
     pictures: pd.DataFrame,
     near: NearConfig,
     embed: Embed,
-    differences: Pixels,
+    differences: PixelDifferences,
     part: tuple[int, int] = (0, 1),
 ) -> pd.DataFrame:
     """Measure the pairs of pictures that part n of m of them proposes by hash, filtered by features.

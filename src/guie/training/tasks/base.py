@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses.base import Found, HostCounters, LossStage
+from guie.losses.base import HostCounters, LossAndLogs, LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
@@ -65,7 +65,7 @@ class Task(nn.Module):
         named = dict(backbone.tower.named_parameters())
         return {named[name] for name in backbone.layers.unused_parameters}
 
-    def forward(self, batch: Batch) -> Found:
+    def forward(self, batch: Batch) -> LossAndLogs:
         """Return the loss of a batch, with a gradient, and scalars for the log."""
         raise NotImplementedError
 
@@ -109,7 +109,7 @@ class Task(nn.Module):
 
     def with_shared_terms(
         self, batch: Batch, feat_BF: Tensor, loss: Tensor, logs: Mapping[str, Tensor]
-    ) -> Found:
+    ) -> LossAndLogs:
         """Return the output of `forward`: the task's loss plus terms of prompts and retention, all logs.
 
         The logged `loss` excludes these terms, so that runs with and without them are comparable.

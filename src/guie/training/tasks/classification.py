@@ -14,7 +14,7 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.training import ClassificationConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Criterion, Found
+from guie.losses.base import Criterion, LossAndLogs
 from guie.losses.build import build_loss
 from guie.losses.composite import MetaclassLoss, NestedLoss
 from guie.losses.margin_softmax import MarginSoftmax
@@ -64,7 +64,7 @@ class ClassificationTask(Task):
         super().begin_stage(number, class_ids)
         self.criterion.begin_stage(class_ids, self.loss_stage(number))
 
-    def forward(self, batch: Batch) -> Found:
+    def forward(self, batch: Batch) -> LossAndLogs:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)

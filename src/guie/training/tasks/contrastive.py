@@ -16,7 +16,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.config import RunConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Found, on_device_of
+from guie.losses.base import LossAndLogs, on_device_of
 from guie.models.backbones.open_clip import OpenClip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
 from guie.training.step import in_micro_batches
@@ -49,7 +49,7 @@ class ContrastiveTask(Task):
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         return {"backbone": dict(self.clip.named_parameters())}
 
-    def forward(self, batch: Batch) -> Found:
+    def forward(self, batch: Batch) -> LossAndLogs:
         """Return the contrastive loss. Raises UserError if the batch has no captions."""
         if batch.captions is None:
             raise UserError("task contrastive: the manifest has no caption column; add one")

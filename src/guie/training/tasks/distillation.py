@@ -22,7 +22,14 @@ from guie.config.distillation import (
     RelationConfig,
 )
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Criterion, Found, at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import (
+    Criterion,
+    LossAndLogs,
+    at_least_fp32,
+    gather_rows,
+    on_device_of,
+    rows_of,
+)
 from guie.losses.build import build_loss
 from guie.losses.distillation import Logits, build_relation
 from guie.losses.margin_softmax import MarginSoftmax
@@ -89,7 +96,7 @@ class DistillationTask(Task):
         for teacher in self.teachers:
             teacher.to(device)
 
-    def forward(self, batch: Batch) -> Found:
+    def forward(self, batch: Batch) -> LossAndLogs:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)
@@ -136,7 +143,7 @@ class DistillationTask(Task):
 
     def _of_teachers(
         self, number: int, emb_BD: Tensor, label_B: Tensor, taught: Sequence[Tensor], rows_B: Tensor
-    ) -> Found:
+    ) -> LossAndLogs:
         """Return the relation's loss over all teachers, each weighted by its share of the images.
 
         `taught` has their embeddings of the batch, `rows_B` masks the images that the term is for.

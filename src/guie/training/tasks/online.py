@@ -17,7 +17,14 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Found, LossStage, at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import (
+    LossAndLogs,
+    LossStage,
+    at_least_fp32,
+    gather_rows,
+    on_device_of,
+    rows_of,
+)
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
@@ -107,7 +114,7 @@ class OnlineTask(Task):
             own_ids = own[own >= 0].tolist()
             teacher.criterion.begin_stage(own_ids, stage.of_part(place) if own_ids else lacking)
 
-    def forward(self, batch: Batch) -> Found:
+    def forward(self, batch: Batch) -> LossAndLogs:
         feat_BF = self.features(batch)
         raw_BD = self.embedder.project(feat_BF, batch.shapes_B3)
         emb_BD = self.embedder.unit(raw_BD)

@@ -42,7 +42,7 @@ ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
 EACH = 3  # altered copies of an image
 
 
-class Pixels:
+class PixelDifferences:
     """Differences by `rows.comparison.compare` between images of a table, stored by their digests."""
 
     def __init__(self, root: Path, workers: int, table: pd.DataFrame):

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
-from guie.curation.duplicates import comparing
-from guie.curation.duplicates.comparing import ALTERATIONS, EACH, Pixels
+from guie.curation.duplicates import differences
+from guie.curation.duplicates.differences import ALTERATIONS, EACH, PixelDifferences
 from guie.rows.comparison import (
     NONE,
     Placement,
@@ -133,8 +133,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def pixels(folder: Path, digests: str = "abcdef", workers: int = 1) -> Pixels:
-    return Pixels(folder, workers, pd.DataFrame({"image_path": NAMES, "pixels": [*digests]}))
+def pixels(folder: Path, digests: str = "abcdef", workers: int = 1) -> PixelDifferences:
+    return PixelDifferences(
+        folder, workers, pd.DataFrame({"image_path": NAMES, "pixels": [*digests]})
+    )
 
 
 def test_every_alteration_is_used_alike_and_workers_change_nothing(folder, monkeypatch):
@@ -157,9 +159,9 @@ def test_measures_are_stored_by_the_pictures_digests(folder, monkeypatch) -> Non
     plain, mirrored = other.between(pairs, False), other.between(pairs, True)
     assert (pixels(folder).between(pairs[:1], False) == plain[:1]).all()
     compared: list[bool] = []
-    between = comparing.compare
+    between = differences.compare
     monkeypatch.setattr(
-        comparing, "compare", lambda *given: compared.append(given[2]) or between(*given)
+        differences, "compare", lambda *given: compared.append(given[2]) or between(*given)
     )
     assert (pixels(folder).between(pairs, False) == plain).all()
     assert (pixels(folder).between(pairs, True) == mirrored).all()
