@@ -10,8 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 from tqdm import tqdm
@@ -139,7 +140,7 @@ def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
     rows: list[dict] = []
     count, draw_one = sum(len(p.roles) for p in plans), partial(draw_class, folder)
     # Spawned, not forked: the caller may have threads (torch, BLAS) running.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent)
     with tqdm(total=count, desc="toy", unit="img") as bar, pool:
         # Workers inherit what is blocked: on Ctrl-C, which a terminal sends to them too, they end in silence.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -149,6 +150,17 @@ def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
             bar.update(len(new))
             rows += new
     return rows
+
+
+def end_with_parent() -> None:
+    """End this worker with the process that started it, also if that is killed: it would wait for work."""
+
+    def wait() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def draw_class(folder: Path, p: ClassPlan) -> list[dict]:

@@ -44,7 +44,7 @@ def test_a_command_refuses_it(command: str, tmp_path: Path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").touch()
     main, words = COMMANDS[command]
-    url = "hdfs://host/x" if command == "embed" else "s3://b/x"  # embed.py writes to S3
+    url = "hdfs://host/x" if command in ("embed", "index") else "s3://b/x"  # these write to S3
     with pytest.raises((UserError, ScorerError), match="URL; name a local|local disk") as caught:
         main(words.replace("URL", url).split())
     assert "\n" not in str(caught.value)
