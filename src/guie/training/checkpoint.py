@@ -35,7 +35,7 @@ NAME = re.compile(r"step_\d{8}-[0-9a-f]{16}\.pt")
 
 @dataclass
 class TrainState:
-    """Progress of a run. What is random is a function of them and the seed."""
+    """Progress of a run. What is random is a function of these counters and the seed."""
 
     stage: int = 0
     step: int = 0  # of the stage
