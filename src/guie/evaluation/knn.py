@@ -193,8 +193,8 @@ _entered: ContextVar[bool] = ContextVar("_entered", default=False)
 def search_threads(processes: int = 1) -> Iterator[None]:
     """Run the searches of the block with all cores that this process may use, then restore the threads.
 
-    So many processes of this machine search at the same time, and share its cores; by default the others
-    wait. The outermost of several nested blocks decides. Without a launcher, and with any OMP_NUM_THREADS
+    `processes` of this machine search at the same time, and share its cores; by default the others wait. The
+    outermost of several nested blocks decides. Without a launcher, and with any OMP_NUM_THREADS
     but 1, nothing changes: faiss takes all cores then, or as many as the user chose. A launcher's 1 looks the
     same as a user's.
     """
