@@ -95,7 +95,7 @@ newest: .venv-newest/made  ## the newest timm and open_clip: whether models stil
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; S3; Ray
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py \
-		tests/data/shards/test_object_storage.py tests/test_shards_road.py tests/rows/test_bucket.py tests/rows/test_ray.py tests/search/test_bucket.py tests/search/test_push.py
+		tests/data/shards/test_object_storage.py tests/test_shards_road.py tests/rows/test_bucket.py tests/rows/test_ray.py tests/search/test_index_in_bucket.py tests/search/test_push.py
 
 formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
 	.venv-export/bin/python -m pytest tests/export/test_life.py

@@ -115,8 +115,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _place(text: str) -> Path:
-    """Parse the folder of an index: on a disk, or in a bucket."""
-    return arguments.local_path(as_path(text))
+    """Parse the folder of an index: on a disk, or in a bucket. Its rows and its list are put beside it."""
+    place = arguments.local_path(as_path(text))
+    if url_of(place) and not url_of(place.parent):
+        raise UserError(f"{text}: is a whole bucket; name a folder in it, such as {text}/index")
+    return place
 
 
 def _add_index_options(parser: argparse.ArgumentParser) -> None:

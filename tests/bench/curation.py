@@ -205,7 +205,7 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
 
 
 def measure_cells(args: argparse.Namespace, folder: Path) -> None:
-    rows, seconds = [], []
+    rows, seconds, held_gb = [], [], []
     for count in (args.hashes // 2, args.hashes):
         _, prints = draw_prints(count)
         exact = close_pairs(prints, args.radius, mirrored=False)
@@ -216,12 +216,15 @@ def measure_cells(args: argparse.Namespace, folder: Path) -> None:
         pairs.EXACT = whole
         taken = wall_and_cpu() - began
         seconds.append(taken[1])
+        held_gb.append(peak_gb())
         share = len(found.merge(exact)) / len(exact)
-        rows.append((f"{count:,}", *taken, peak_gb(), share))
+        rows.append((f"{count:,}", *taken, held_gb[-1], share))
     growth = np.log2(seconds[1] / seconds[0])
     for count in ESTIMATED:
         cpu = seconds[1] * (count / args.hashes) ** growth
-        rows.append((f"{count:,}, estimated by a power of {growth:.2f}", "", cpu, "", ""))
+        more_gb = 2 * (held_gb[1] - held_gb[0]) * (count / args.hashes - 1)
+        how = f"estimated: time by a power of {growth:.2f}, memory by a line"
+        rows.append((f"{count:,}, {how}", "", cpu, held_gb[1] + more_gb, ""))
     show(["hashes", "s", "of CPU", "GB", "pairs found"], rows, f"within {args.radius} bits")
 
 

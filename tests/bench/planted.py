@@ -4,9 +4,9 @@ GUIE_REAL=FOLDER python tests/bench/planted.py [--images 400] [--drawn 0] [--eac
                                                [--nearest 16] [--cells]
 
 Altered copies of a manifest's images are planted among them. The manifest is `data/mini-uned` below
-`GUIE_REAL`, of which each domain gives `--images`, and as many toy images as `--drawn` says. A copy of a val
-or test image becomes a training image of a class of its own: a leak. A copy of a training image joins that
-image's class: a near-duplicate.
+`GUIE_REAL`, of which each domain gives `--images`, and as many toy images as `--drawn` says: without the
+former, 3,000. A copy of a val or test image becomes a training image of a class of its own: a leak. A copy of
+a training image joins that image's class: a near-duplicate.
 
 `curate.py` cleans the manifest with `clean: {leaks: drop_train}`. The script prints which planted pairs are
 among its certain findings, and the findings that connect other images. Those within a class may be copies
@@ -80,6 +80,8 @@ def lettered(image: Image.Image) -> Image.Image:
     pen.text(place, "www.example.com", "white", font, stroke_width=1, stroke_fill="black")
     return image
 
+
+DRAWN = 3000  # toy images, without real ones
 
 # The first eleven are promised to be found.
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
@@ -190,13 +192,11 @@ def main() -> None:
             tables = [mixed[mixed.groupby("domain").cumcount() < args.images].sort_index()]
             tables[0]["image_path"] = "set/" + tables[0]["image_path"]
             (folder / "set").symlink_to(manifest.root.absolute())
-        if args.drawn:
-            toys = load_manifest(toydomains.draw(folder / "toys", images=args.drawn, seed=7)).table
+        if drawn := args.drawn or (0 if real else DRAWN):
+            toys = load_manifest(toydomains.draw(folder / "toys", images=drawn, seed=7)).table
             for column in ("domain", "label"):  # a real domain may have the same name
                 toys[column] = "drawn-" + toys[column]
             tables.append(toys.assign(image_path="toys/" + toys["image_path"]))
-        if not tables:
-            raise SystemExit("set GUIE_REAL, or give --drawn")
         table = pd.concat(tables, ignore_index=True)
         copies = plant(table, folder, args.each, args.seed)
         both = pd.concat([table, copies.drop(columns=["original", "how", "leak"])])

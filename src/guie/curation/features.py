@@ -21,7 +21,7 @@ from guie.rows.store import Rows
 
 # Paths, and `whole` or the name of a view in VIEWS -> (N, D) features of unit length.
 Embed = Callable[[Sequence[str], str], np.ndarray | Rows]
-Embedder = CleaningConfig | ClipConfig | ProxyEvaluatorConfig  # settings that name a model
+EmbedderConfig = CleaningConfig | ClipConfig | ProxyEvaluatorConfig  # settings that name a model
 
 
 class Job(NamedTuple):
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     report: CurationReport
 
     def embed(
-        self, by: Embedder, root: Path | None = None, part: tuple[int, int] = (0, 1)
+        self, by: EmbedderConfig, root: Path | None = None, part: tuple[int, int] = (0, 1)
     ) -> Embed:
         """Return `embed_for` of images below `root`, by default the mix's."""
         root = root or self.config.image_root
@@ -40,7 +40,7 @@ class Job(NamedTuple):
 
 
 def embed_for(
-    config: Embedder,
+    config: EmbedderConfig,
     root: Path,
     folder: str | Path,
     workers: int,

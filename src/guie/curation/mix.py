@@ -12,7 +12,7 @@ from guie.curation.classes import match_shares, oversample, split_validation
 from guie.curation.cleaning import clean_rows, drop_late_leaks
 from guie.curation.duplicates.differences import PixelDifferences
 from guie.curation.duplicates.links import images_of, measured
-from guie.curation.features import Embedder, Job
+from guie.curation.features import EmbedderConfig, Job
 from guie.curation.pseudo_labels import domains_of, pseudo_label
 from guie.curation.selection import select_rows
 from guie.data.manifest import Sidecar
@@ -88,7 +88,9 @@ def compute_part(job: Job, part: tuple[int, int]) -> str:
     return f"{checked}, features computed, {len(pairs):,} pairs of similar images compared"
 
 
-def _embedded(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[Embedder, pd.DataFrame]]:
+def _embedded(
+    config: MixConfig, table: pd.DataFrame
+) -> Iterator[tuple[EmbedderConfig, pd.DataFrame]]:
     """Yield the models whose features the steps need, each with the rows that it embeds."""
     train = table[table["split"] == "train"]
     if labels := config.pseudo_labels:

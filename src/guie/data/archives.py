@@ -165,9 +165,9 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> tarfile.
 
 
 def unpacked(path: str | Path, encoding: str | None = None) -> Path:
-    """Unpack an archive next to itself: `input/products.tar.gz` -> `input/products`; return the folder.
+    """Return `path` if it is a folder; unpack an archive next to itself and return that folder.
 
-    Names in a zip that do not say their encoding have the given one. Raises UserError like `unpack`.
+    `input/products.tar.gz` -> `input/products`. Raises UserError like `unpack`.
     """
     path = Path(path)
     suffixes = [s for s in SUFFIXES if path.name.lower().endswith(s)]

@@ -65,9 +65,8 @@ def each_tensor(batch: T, make: Callable[[Tensor], Tensor]) -> T:
 class Batch:
     """One process's part of a global batch, or a micro-batch of it."""
 
-    label_B: (
-        Tensor  # class ids, on the CPU: losses need their values, and would wait for the device
-    )
+    # Class ids, on the CPU: losses need their values, and would wait for the device
+    label_B: Tensor
     row_B: Tensor  # row numbers in the stage's training table, on the CPU
     shapes_B3: Tensor | None = None  # `image_shape` of the original images
     images_BCHW: Tensor | None = None  # uint8 and not normalised from a loader's worker
@@ -78,9 +77,8 @@ class Batch:
     # Of this micro-batch's mean over generic images. With it, the mean weighted by images per micro-batch
     # equals the mean over all generic images.
     generic_weight: float = 1.0
-    pieces: int = (
-        1  # micro-batches that networks see at a time, where the loss sees the whole batch
-    )
+    # Micro-batches that networks see at a time, where the loss sees the whole batch
+    pieces: int = 1
 
     def __len__(self) -> int:
         return len(self.label_B)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
+from guie.config.ensemble import ViewConfig
 from guie.config.model import Fit, PadColor, Resize
 
 PAD_LEVELS: dict[str, float] = {"white": 255.0, "black": 0.0}  # in grey levels
@@ -197,8 +198,8 @@ class ViewSpec:
     flip: bool = False
     pad_color: PadColor = "white"
 
-    def through(self, view: Any) -> ViewSpec:
-        """Apply a `ViewConfig` to this preprocessing. Raises UserError if both take part of the image."""
+    def through(self, view: ViewConfig) -> ViewSpec:
+        """Apply a view to this preprocessing. Raises UserError if both take part of the image."""
         if self.part < 1 and view.part < 1:
             fault = f"part {view.part:g} applies to a member that already has part {self.part:g}"
             raise UserError(f"views: {fault}; set only one of the two")

@@ -121,10 +121,8 @@ def push(folder: Path, repository: str, private: bool = True) -> str:
             repo_id=repository, folder_path=folder, allow_patterns=names, commit_message="Add model"
         )
     except Exception as error:  # network, hub, or missing login
-        wrong, remedy = (
-            f"the upload failed: {one_line(error)}",
-            "check that you ran `hf auth login`",
-        )
+        wrong = f"the upload failed: {one_line(error)}"
+        remedy = "check that you ran `hf auth login`"
         raise UserError(f"--push {repository}: {wrong}; {remedy}") from error
     return str(done)
 

@@ -142,7 +142,7 @@ class MarginSoftmax(Criterion):
         if stage.reset is not None:
             self._reset(own_C, stage.reset, stage.alone)
         if stage.alone:
-            self._part(own_C)
+            self._separate(own_C)
 
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
@@ -156,7 +156,7 @@ class MarginSoftmax(Criterion):
         whole_CD[self._rows(own_C)] = fresh_AD.to(whole_CD)
         self.rule.reset(own_C.to(whole_CD.device))
 
-    def _part(self, own_C: Tensor) -> None:
+    def _separate(self, own_C: Tensor) -> None:
         """Train the rows of these classes separately, so that no weight decay changes the others."""
         whole = self.weight_CD
         self.stage_AD = nn.Parameter(whole.detach()[self._rows(own_C)], whole.requires_grad)

@@ -54,17 +54,15 @@ class Layout:
     skip: int = 0
     # Columns with an image each, and its role outside train; a row becomes one for each image
     images: Mapping[str, str] = field(default_factory=dict)
-    join: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # a second list, and its columns
+    # A second list, and its columns
+    join: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # By column, a regular expression: and its replacement, or its named groups are further columns
     replace: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     parse: Mapping[str, str] = field(default_factory=dict)
     numbers: Sequence[str] = ()  # columns of whole numbers; `number` counts the rows from 1
     unique: Sequence[str] = ()  # columns that identify a row within its split; the first one stays
-    prefixes: Sequence[str] = (
-        "",
-    )  # folders that the path may be in; the one with most images counts
+    # Folders that the path may be in; the one with most images counts
+    prefixes: Sequence[str] = ("",)
     split: str | None = None  # of every image; by default that of its list
     # By column and value, the split and the role
     splits: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)

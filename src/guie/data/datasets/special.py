@@ -229,10 +229,8 @@ def revisited(folder: Path, files: frozenset[str], protocol: str, name: str) -> 
     ]
     sides = ["x1_px", "y1_px", "x2_px", "y2_px"]
     boxes = pd.DataFrame(np.stack(gnd["bbx"]).astype(float), columns=sides)
-    grades["query"], grades["image"] = (
-        grades["query"].map(query_path),
-        grades["image"].map(index_path),
-    )
+    grades["query"] = grades["query"].map(query_path)
+    grades["image"] = grades["image"].map(index_path)
     companions = {"relevance": grades, "boxes": boxes.assign(image_path=query_path)}
     return Listing(pd.concat(rows, ignore_index=True), companions=companions)
 

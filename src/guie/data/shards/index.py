@@ -276,9 +276,8 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     _copy_companions(url, file)
     if not file.is_file():
         data = read_object(url)
-        if not data.endswith(
-            b"PAR1"
-        ):  # this error names the object; its readers would name the copy
+        # This error names the object; its readers would name the copy
+        if not data.endswith(b"PAR1"):
             raise UserError(f"{url}: not a Parquet file, or cut short; {REMEDY}")
         with replacing(file) as temporary:
             temporary.write_bytes(data)

@@ -28,6 +28,8 @@ def test_an_index_in_a_bucket_is_made_updated_and_queried(
         monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
         bucket = upload(endpoint, tmp_path / "own", "photos").removesuffix("/set")
         words = ["index", "--model", str(run), "--images", str(photos), "--out"]
+        with pytest.raises(UserError, match="s3://photos: is a whole bucket; name a folder"):
+            search.main([*words, bucket])
         with pytest.raises(UserError, match="s3://photos/set: not an index, but has 1 .* note.txt"):
             search.main([*words, f"{bucket}/set"])
         with pytest.raises(UserError, match="s3://photos/index: no index; create one"):
