@@ -15,9 +15,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+import curate
 import embed
 import search
 from guie.base.errors import UserError
+from guie.config.loading import to_yaml
 from guie.rows.filling import OnCores, connect, fill
 from guie.rows.states import keys
 from guie.rows.store import Store
@@ -171,6 +173,27 @@ def test_an_index_has_the_hits_of_one_process(cluster, tmp_path: Path, capsys) -
         assert "30 new" in capsys.readouterr().out
         found.append(open_index(out).query(photos / "left/1_0.png", k=30))
     assert found[0] == found[1] and len(found[0]) == 30
+
+
+def test_a_mix_is_cleaned_as_by_one_process(
+    cluster, toy_manifest: Path, tmp_path: Path, monkeypatch
+) -> None:
+    found = []
+    for engine in ("ray", "local"):
+        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / f"{engine} cache"))  # both compute
+        config = {
+            "name": "mix",
+            "out": str(tmp_path / engine / "mix.csv"),
+            "root": str(toy_manifest.parent),
+            "sources": [{"kind": "manifest", "path": str(toy_manifest)}],
+            "clean": {"leaks": "drop_train"},
+        }
+        (tmp_path / f"{engine}.yaml").write_text(to_yaml(config))
+        curate.main(["--config", str(tmp_path / f"{engine}.yaml"), "--engine", engine])
+        found.append(
+            [(tmp_path / engine / f"mix{kind}.csv").read_text() for kind in ("", ".findings")]
+        )
+    assert found[0] == found[1] and len(found[0][0].splitlines()) > 100
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
