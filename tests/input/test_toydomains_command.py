@@ -26,7 +26,7 @@ runpy.run_module("toydomains", run_name="__main__", alter_sys=True)
 def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
     sheet = tmp_path / "sheet.png"
     main(
-        ["--out", str(tmp_path / "t"), "--images", "80", "--workers", "1", "--preview", str(sheet)]
+        ["--out", str(tmp_path / "t"), "--images", "56", "--workers", "1", "--preview", str(sheet)]
     )
     with Image.open(sheet) as picture:
         assert picture.width > 1000 and np.asarray(picture).std() > 8
@@ -35,7 +35,7 @@ def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--out", "new", "--images", "3"], "error: images: 3 is too few; ask for at least 80"),
+        (["--out", "new", "--images", "3"], "error: images: 3 is too few; ask for at least 56"),
         (["--out", "file/new", "--workers", "1"], "error: file/new: Not a directory"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_fault_gets_one_line_and_needs_no_guie(tmp_path, words, line):
 def test_a_preview_that_cannot_be_written_is_refused_before_anything_is_drawn(tmp_path, capsys):
     sheet = "sheet.xbm"  # black and white alone
     with pytest.raises(SystemExit) as left:
-        main(["--out", str(tmp_path / "t"), "--images", "80", "--preview", sheet])
+        main(["--out", str(tmp_path / "t"), "--images", "56", "--preview", sheet])
     assert left.value.code == 2 and not list(tmp_path.iterdir())
     assert f"--preview: '{sheet}' does not end" in capsys.readouterr().err.splitlines()[-1]
 

@@ -191,19 +191,15 @@ WALLS: dict[str, RGB] = {
     "dark blue": (66, 84, 112),
     "dark green": (64, 92, 80),
 }
-FLOORS = tuple(
-    (name, "")
-    for name in ("oak", "walnut", "pale wood", "white tiles", "carpet", "concrete", "green tiles")
-)
 
 
 def room(
     rng: np.random.Generator,
     size: Size,
-    horizon: tuple[float, float] = (0.6, 0.74),
-    floors: Sequence[tuple[str, str]] = FLOORS,
+    horizon: tuple[float, float],
+    floors: Sequence[tuple[str, str]],
 ) -> Scene:
-    """Draw a plain, papered or brick wall over a floor (or a table top) in perspective."""
+    """Draw a plain, papered or brick wall over a floor or a counter in perspective."""
     w, h = size
     edge = float(rng.uniform(*horizon))
     name = pick(rng, tuple(WALLS))
@@ -230,10 +226,7 @@ def room(
                 draw.rectangle(box, outline=other, width=3)
     floor, top = pick(rng, floors)
     _floor(rng, image, floor, edge)
-    if not top:
-        skirting = lit(colour if style != "brick" else "cream", 1.35)
-        ImageDraw.Draw(image).rectangle((0, (edge - 0.03) * h, w, edge * h), fill=skirting)
-    return Scene(image, f"{top} {place}".strip())
+    return Scene(image, f"{top} {place}")
 
 
 def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float) -> None:
