@@ -29,7 +29,7 @@ SHARES = {
 VIEWS = {
     "benchmark": (6, 14),
     "pretrain": (2, 6),
-}  # min and max images per class, if there are enough
+}  # min and max images a class, if there are enough
 SHARE_HELD_OUT = {"benchmark": 0.45, "pretrain": 0.08}  # fraction of classes in test, and in val
 SMALLEST = 4 * len(DOMAINS) * 2  # two classes in each split, two images each
 

@@ -133,8 +133,3 @@ class Lettering(Sampled):
         """Set a line of words inside a box."""
         words = words if self.capitals else words.capitalize()
         pen.text(words, box, colour, weight=self.weight, spacing=self.spacing, slant=self.slant)
-
-
-def letters() -> Any:
-    """Declare how the words of a class are set."""
-    return drawn(lambda rng, _: Lettering.sample(rng))
