@@ -141,14 +141,17 @@ def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
     count, draw_one = sum(len(p.roles) for p in plans), partial(draw_class, folder)
     # Spawned, not forked: the caller may have threads (torch, BLAS) running.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent)
-    with tqdm(total=count, desc="toy", unit="img") as bar, pool:
-        # Workers inherit what is blocked: on Ctrl-C, which a terminal sends to them too, they end in silence.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        drawn = map(draw_one, plans) if workers == 1 else pool.map(draw_one, plans)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for new in drawn:
-            bar.update(len(new))
-            rows += new
+    try:
+        with tqdm(total=count, desc="toy", unit="img") as bar:
+            # Workers inherit what is blocked. A terminal sends them Ctrl-C too: they end in silence.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            drawn = map(draw_one, plans) if workers == 1 else pool.map(draw_one, plans)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            for new in drawn:
+                bar.update(len(new))
+                rows += new
+    finally:
+        pool.shutdown(cancel_futures=True)
     return rows
 
 
