@@ -55,7 +55,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def toy_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy benchmark of 200 images, all ten domains, splits train and test."""
+    """A toy benchmark of 200 images, all seven domains, splits train and test."""
     return toydomains.draw(tmp_path_factory.mktemp("toy"), images=200, seed=1, workers=1)
 
 

@@ -22,7 +22,7 @@ from guie.training.step import LossWatch
 from tiny_runs import TINY_CLIP, mix_with_val, tiny_run
 
 RATES = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
-THREE = ["cars", "dishes", "toys"]
+THREE = ["cars", "dishes", "landmarks"]
 VIT = {"kwargs": {"embed_dim": 24, "depth": 2, "num_heads": 2}}
 VIT |= {"library": "timm", "name": "vit_tiny_patch16_224"}
 CRITERIA = [

@@ -133,7 +133,7 @@ def test_a_domain_imports_the_kit_alone() -> None:
     kit = {module for module, file in files.items() if file.parent.name == "kit"}
     shared = {f"toydomains.{name}" for name in ("__init__", "__main__", "dataset", "domains")}
     domains = files.keys() - kit - shared - {"toydomains"}
-    assert len(domains) == 10
+    assert len(domains) == 7
     for module, others in imports_between(files).items():
         if module in kit | domains:
             assert others <= kit, f"{module} imports {others - kit}"

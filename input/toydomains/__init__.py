@@ -1,4 +1,4 @@
-"""The toy domains: ten procedurally drawn domains after the challenge's list, for a first run.
+"""The toy domains: seven procedurally drawn domains after the challenge's list, for a first run.
 
 A class is a set of generative parameters (a shape grammar, a palette, a pattern, lettering). An
 image is a view of it (pose, scale, background, light, occluders, noise). Everything is a

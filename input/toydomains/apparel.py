@@ -17,8 +17,6 @@ from toydomains.kit.subject import Subject, a, chance, count, drawn, listed, one
 TOPS = ("t-shirt", "shirt", "sweater", "hoodie", "tank top", "jacket", "dress")
 PRINTED = ("t-shirt", "sweater", "tank top", "hoodie")  # may have a motif on the front
 CUTS = (*TOPS, "dress", "skirt", "trousers", "shorts")
-
-
 NECKS = {
     "shirt": ("collar",),
     "jacket": ("collar",),

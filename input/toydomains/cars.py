@@ -75,7 +75,7 @@ class Car(Subject):
         scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
         camera = Camera(rng.uniform(-52, 52), rng.uniform(4, 16), 6.0)
         pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
-        return portrait(rng, scene, built(self), camera, pose, lean=0.2, obstacles=0.35)
+        return portrait(rng, scene, built(self), camera, pose, lean=0.2)
 
 
 GLASS, REFLECTION, TYRE, METAL, DARK = (
@@ -249,8 +249,5 @@ def _extras(car: Car, c: Chassis) -> Solids:
         low, high = (x, y + 0.09, -WIDE + 0.04), (x + 0.14, y + 0.12, WIDE - 0.04)
         yield box(low, high, car.accent)
     if car.body == "pickup":
-        low, high = (
-            (-c.half + 0.08, c.belt, -WIDE + 0.06),
-            (c.cabin[0] - 0.06, c.belt + 0.008, WIDE - 0.06),
-        )
-        yield box(low, high, DARK)
+        end, z = c.cabin[0] - 0.06, WIDE - 0.06
+        yield box((-c.half + 0.08, c.belt, -z), (end, c.belt + 0.008, z), DARK)

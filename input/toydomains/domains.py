@@ -1,4 +1,4 @@
-"""The ten domains by name, and the generation of a class from integers."""
+"""The seven domains by name, and the generation of a class from integers."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ from zlib import crc32
 import numpy as np
 
 from toydomains.apparel import Garment
-from toydomains.artwork import Painting
 from toydomains.cars import Car
 from toydomains.dishes import Dish
-from toydomains.furniture import Furniture
 from toydomains.illustrations import Character
 from toydomains.kit.subject import Subject
 from toydomains.landmarks import Landmark
 from toydomains.packages import Package
 from toydomains.storefronts import Storefront
-from toydomains.toys import Toy
 
 DOMAINS: dict[str, type[Subject]] = {
     "storefronts": Storefront,
     "packages": Package,
     "apparel": Garment,
     "cars": Car,
-    "furniture": Furniture,
     "landmarks": Landmark,
-    "toys": Toy,
     "illustrations": Character,
     "dishes": Dish,
-    "artwork": Painting,
 }
 PARTS = ("benchmark", "pretrain")
 

@@ -25,8 +25,6 @@ ROOFS: dict[str, RGB] = {
 }  # fmt: skip
 TOPS = ("domed", "pointed", "onion", "stepped", "flat")
 WINDOWS = ("arched", "square", "round", "slit")
-
-
 NIGHT = (64, 66, 88)  # behind windows
 
 
@@ -154,7 +152,7 @@ def _castle(m: Landmark) -> Solids:
     gate = np.concatenate([arc(0.5, 0.6, 0.09, 0.2, 180, 360, 9), [(0.59, 1.0), (0.41, 1.0)]])
     keep.faces[0].decal(gate, (70, 50, 44))
     yield keep
-    corners = list(product((d - 0.1, -d + 0.1), (-w - r, w + r)))[: m.towers]
+    corners = list(product((d - 0.1, -d + 0.1), (-w - r, w + r)))[: 2 * m.steeples]
     for i, (z, x) in enumerate(corners):
         top = high * (1.35 + 0.2 * (i % 2) * (m.storeys % 2))
         tower = turning(x, z, [(r, 0), (r, top)], m.wall, 12)
@@ -326,20 +324,15 @@ class Landmark(Subject):
 
     @property
     def phrase(self) -> str:
-        return f"{a(self.stone)} {self.kind} with {listed(*self._details)}"
-
-    @property
-    def _details(self) -> tuple[str, ...]:
-        """The visible parts; empty where there is none."""
         top, cover = a(f"{self.top} {self.roof} roof"), a(self.roof)
         levels, windows = count(self.storeys, "storey"), f"{self.windows} windows"
         clock, piers = "a clock" if self.clock else "", "carved" if self.banded else "plain"
         sails = "four narrow sails" if self.banded else "four broad sails"
         hut, shrine = ("a hut", f"a shrine with {top}") if self.flanks else ("", "")
-        return {
+        details = {  # the visible parts; empty where there is none
             "tower": (top, levels, windows, clock),
             "temple": (count(self.columns, "column"), f"{cover} roof" if self.flanks else top),
-            "castle": (count(self.towers, "tower"), windows, top),
+            "castle": (count(2 * self.steeples, "tower"), windows, top),
             "church": (count(self.steeples, "tower"), top, windows, clock),
             "lighthouse": (f"{cover} cap", count(self.storeys, "stripe"), hut),
             "pagoda": (levels, windows, f"{cover} roof"),
@@ -352,15 +345,11 @@ class Landmark(Subject):
             "pyramid": (count(self.storeys + 1, "step"), shrine),
             "windmill": (f"{cover} cap", windows, sails),
         }[self.kind]
-
-    @property
-    def towers(self) -> int:
-        """The number of turrets of a castle."""
-        return 4 if self.flanks == 1 else 2
+        return f"{a(self.stone)} {self.kind} with {listed(*details)}"
 
     @property
     def steeples(self) -> int:
-        """The number of steeples of a church."""
+        """The number of steeples of a church; a castle has twice as many turrets."""
         return 2 if self.flanks == 1 else 1
 
     @property
@@ -378,6 +367,4 @@ class Landmark(Subject):
         scene = outdoors(rng, size)
         camera = Camera(rng.uniform(-34, 34), rng.uniform(2, 16), 6.5)
         pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
-        return portrait(
-            rng, scene, BUILDINGS[self.kind](self), camera, pose, lean=0.3, obstacles=0.35
-        )
+        return portrait(rng, scene, BUILDINGS[self.kind](self), camera, pose, lean=0.3)

@@ -13,19 +13,9 @@ from toydomains.kit.ornament import EMBLEMS, emblem, pattern
 from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect, star
 from toydomains.kit.pen import GLEAM, ROUND, Colour, Pen
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed, stage
-from toydomains.kit.scene import Size, room
+from toydomains.kit.scene import Size, counter
 from toydomains.kit.solid import Camera, Face, Solid, box
-from toydomains.kit.subject import (
-    Lettering,
-    Subject,
-    a,
-    chance,
-    drawn,
-    invented,
-    letters,
-    one_of,
-    real,
-)
+from toydomains.kit.subject import Lettering, Subject, a, chance, drawn, invented, one_of, real
 
 GOODS = {
     "box": ("tea", "oats", "soap", "rice", "pasta", "cocoa"),
@@ -45,6 +35,11 @@ def _wave(y: float, swing: float, foot: float) -> Points:
     return np.concatenate([crest, [(1, foot), (0, foot)]])
 
 
+def _arch(r: float) -> Points:
+    """Return a door with a round top, `r` to the left and to the right of the middle."""
+    return np.concatenate([arc(0.5, 0.5, r, r + 0.01, 180, 360), [(0.5 + r, 1), (0.5 - r, 1)]])
+
+
 # The shapes behind the print and their colours; three layouts are drawn by `label` alone.
 GROUNDS: dict[str, list[tuple[Points, int]]] = {
     "banded": [(rect(0, 0.05, 1, 0.98), SECOND), (rect(0, 0.33, 1, 0.38), ACCENT)],
@@ -53,15 +48,7 @@ GROUNDS: dict[str, list[tuple[Points, int]]] = {
         (np.array([(0, 0.2), (1, -0.1), (1, 0.86), (0, 1.1)]), SECOND),
         (np.array([(0, 0.12), (1, -0.18), (1, -0.1), (0, 0.2)]), ACCENT),
     ],
-    "arched": [
-        (
-            np.concatenate(
-                [arc(0.5, 0.5, r, r + 0.01, 180, 360), [(0.5 + r, 1.0), (0.5 - r, 1.0)]]
-            ),
-            colour,
-        )
-        for r, colour in ((0.46, ACCENT), (0.41, SECOND))
-    ],
+    "arched": [(_arch(0.46), ACCENT), (_arch(0.41), SECOND)],
     "wavy": [
         (_wave(0.0, 0.04, 1), ACCENT),
         (_wave(0.06, 0.04, 1), SECOND),
@@ -100,7 +87,7 @@ class Package(Subject):
     palette: tuple[str, str, str] = one_of(PALETTES)
     layout: str = one_of(LAYOUTS)
     emblem: str = one_of(tuple(EMBLEMS))
-    lettering: Lettering = letters()
+    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
     high_brand: bool = chance(0.6)
     badge: bool = chance(0.35)
     height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))
@@ -117,7 +104,7 @@ class Package(Subject):
 
     def view(self, rng: np.random.Generator, role: str) -> View:
         size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
-        scene = room(rng, size, (0.3, 0.55), COUNTERS)
+        scene = counter(rng, size)
         draw = {"box": carton, "carton": carton, "pouch": pouch}.get(self.form, vessel)
         layer, shadow = draw(self, rng, size)
         return develop(rng, scene, layer, shadow=shadow)
@@ -174,7 +161,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
         e, f = (-w, h + 0.34, 0.0), (w, h + 0.34, 0.0)
         faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
         solids.append(Solid([Face(np.array(points), second) for points in faces]))
-    pen, shadow = stage(rng, size, solids, camera, replace(UPRIGHT, tilt=0.0))
+    pen, shadow = stage(rng, size, solids, camera, replace(UPRIGHT, tilt=0.0), lean=0.45)
     # Pens over the unit squares of the three sides.
     front, right, _, left = (
         pen.on(camera.project(face.points)[[3, 2, 1, 0]]) for face in body.faces[:4]
@@ -202,11 +189,8 @@ def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
     pen.fill(side, glass[p.form])
     # The label covers 124 degrees around the front, turned by some.
-    outer, yaw_deg, (top, bottom) = (
-        pen.warp,
-        rng.uniform(-32, 32),
-        np.array(LABEL_SPANS[p.form]) * h,
-    )
+    outer, yaw_deg = pen.warp, rng.uniform(-32, 32)
+    top, bottom = np.array(LABEL_SPANS[p.form]) * h
 
     def cylinder(points: Points) -> Points:
         angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
@@ -253,14 +237,3 @@ def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     pen.fade(outline, NIGHT, ROUND, 0.8)
     pen.fade(outline, "white", GLEAM, 0.22)
     return pen.image, shadow.image
-
-
-COUNTERS = (
-    ("oak", "on a wooden shelf"),
-    ("walnut", "on a dark wooden shelf"),
-    ("white marble", "on a marble counter"),
-    ("slate", "on a slate counter"),
-    ("checked cloth", "on a checked tablecloth"),
-    ("linen", "on a linen tablecloth"),
-    ("terrazzo", "on a terrazzo counter"),
-)

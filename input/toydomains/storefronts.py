@@ -13,7 +13,7 @@ from toydomains.kit.outline import arc, ellipse, rect, smooth
 from toydomains.kit.pen import Pen, pick
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import outdoors
-from toydomains.kit.subject import Lettering, Subject, a, chance, count, invented, letters, one_of
+from toydomains.kit.subject import Lettering, Subject, a, chance, count, drawn, invented, one_of
 
 # Each with the emblem of its sign.
 TRADES = {
@@ -43,7 +43,7 @@ class Storefront(Subject):
     wall_colour: str = one_of(WALL_COLOURS)
     awning: str = one_of(AWNINGS)
     sign: str = one_of(SIGNS)
-    lettering: Lettering = letters()
+    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
     emblem_side: int = one_of(range(3))
     door: int = one_of(range(3))
     door_style: str = one_of(DOORS)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from toydomains import DrawingError, dataset, draw
 from toydomains.domains import label, subject
-from toydomains.kit.subject import a, count
+from toydomains.kit.subject import a
 
 
 def table_of(plans):
@@ -25,17 +25,17 @@ def test_the_default_benchmark_is_as_large_and_as_uneven_as_promised():
     table = table_of(dataset.plan(6000, 0, "benchmark"))
     assert len(table) == 6000 and set(table["split"]) == {"train", "test"}
     sizes = table["domain"].value_counts()
-    assert len(sizes) == 10 and 8 <= sizes.max() / sizes.min() <= 12
+    assert len(sizes) == 7 and 6 <= sizes.max() / sizes.min() <= 7
     assert table.groupby(["domain", "index"]).size().between(6, 14).all()
     test = table[table["split"] == "test"]
     assert (test.groupby("domain")["index"].nunique() >= 6).all()
     queries = test[test["role"].isin(["query", "both"])]
-    assert (queries["domain"].value_counts() >= 60).all() and queries["domain"].nunique() == 10
+    assert (queries["domain"].value_counts() >= 60).all() and queries["domain"].nunique() == 7
     classes = [part.groupby("domain")["index"].nunique() for part in (test, table)]
     assert (1 - classes[0] / classes[1]).between(0.5, 0.62).all()
 
 
-@pytest.mark.parametrize("images", [80, 999])
+@pytest.mark.parametrize("images", [56, 999])
 def test_a_small_benchmark_still_walks_the_whole_road(images):
     table = table_of(dataset.plan(images, 0, "benchmark"))
     classes = table.groupby(["domain", "split"])["index"].nunique().unstack()
@@ -76,7 +76,7 @@ def test_captions_name_what_the_picture_shows(toy_manifest):
         captions = table.loc[table["label"] == label(what, p.part, p.domain, p.index), "caption"]
         assert captions.str.contains(what.phrase, regex=False).all()
         assert captions.str.contains(r"\b(?:on|by|under|at|in) ", regex=True).all()
-    assert a("orange duck") == "an orange duck" and count(3, "shelf") == "three shelves"
+    assert a("orange duck") == "an orange duck"
 
 
 @pytest.mark.slow
@@ -107,15 +107,15 @@ def test_a_colour_thumbnail_is_not_enough(toy_manifest):
 
 
 def test_a_finished_set_is_left_alone_and_any_other_drawn_again(few, tmp_path):
-    manifest = draw(tmp_path, images=80, workers=1)
+    manifest = draw(tmp_path, images=56, workers=1)
     picture = tmp_path / pd.read_csv(manifest)["image_path"][0]
     picture.write_bytes(b"touched")
-    assert draw(tmp_path, images=80, workers=1) == manifest
+    assert draw(tmp_path, images=56, workers=1) == manifest
     assert picture.read_bytes() == b"touched"
     stale, theirs = picture.with_name("99.jpg"), picture.with_name("holiday.jpg")
     stale.touch()
     theirs.touch()
-    draw(tmp_path, images=81, workers=1)
+    draw(tmp_path, images=57, workers=1)
     assert picture.read_bytes() != b"touched" and not stale.exists() and theirs.exists()
 
 
@@ -124,13 +124,13 @@ def test_a_folder_with_a_manifest_or_images_of_a_user_is_refused(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
         with pytest.raises(DrawingError, match="that are not ours"):
-            draw(tmp_path, images=80, workers=1)
+            draw(tmp_path, images=56, workers=1)
         assert (tmp_path / name).read_text() == "mine" and not (tmp_path / "toy.json").exists()
         (tmp_path / name).unlink()
 
 
 def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, monkeypatch):
-    draw(tmp_path, images=80, workers=1)
+    draw(tmp_path, images=56, workers=1)
     whole, calls = dataset.draw_class, []
 
     def break_off(folder, plan):
@@ -141,16 +141,16 @@ def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, m
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(dataset, "draw_class", break_off)
-        draw(tmp_path, images=80, seed=1, workers=1)
+        draw(tmp_path, images=56, seed=1, workers=1)
     assert (tmp_path / "toy.json").read_text() == "{}\n"
-    table = pd.read_csv(draw(tmp_path, images=80, seed=1, workers=1))
+    table = pd.read_csv(draw(tmp_path, images=56, seed=1, workers=1))
     assert all((tmp_path / path).exists() for path in table["image_path"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"images": 79}, "images: 79 is too few"),
+        ({"images": 55}, "images: 55 is too few"),
         ({"part": "exam"}, "part: 'exam'"),
         ({"seed": -1}, "seed: -1"),
         ({"workers": 0}, "workers: 0 is too few"),

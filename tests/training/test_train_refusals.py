@@ -208,10 +208,10 @@ def test_a_stage_of_one_class_and_a_long_warm_up_are_warned_of(
     mix: Path, written: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = pd.read_csv(mix)
-    first = table[(table["split"] == "train") & (table["domain"] == "toys")]["label"].iloc[0]
-    kept = (table["split"] != "train") | (table["label"] == first) | (table["domain"] != "toys")
+    first = table[(table["split"] == "train") & (table["domain"] == "dishes")]["label"].iloc[0]
+    kept = (table["split"] != "train") | (table["label"] == first) | (table["domain"] != "dishes")
     table[kept].to_csv(tmp_path / "m.csv", index=False)
-    stage = {"epochs": 1, "warmup": "1000 steps", "lr": FROZEN, "domains": ["toys"]}
+    stage = {"epochs": 1, "warmup": "1000 steps", "lr": FROZEN, "domains": ["dishes"]}
     train.main(written(manifest=tmp_path / "m.csv", stages=[stage]))
     printed = capsys.readouterr().out
     assert "warning: stage train trains on one class" in printed

@@ -46,10 +46,10 @@ def frame(rng: np.random.Generator, shapes: tuple[float, ...] = SHAPES) -> Size:
 class Pose:
     """The limits of a view's departure from the frontal one."""
 
-    scale: tuple[float, float] = (0.68, 1.02)  # of the largest that fits
-    turn_deg: float = 14.0
-    tilt: float = 0.1  # corner displacement, share of the size
-    shift: float = 0.1  # share of the frame
+    scale: tuple[float, float]  # of the largest that fits
+    turn_deg: float
+    tilt: float  # corner displacement, share of the size
+    shift: float  # share of the frame
     ground: tuple[float, float] | None = None  # height of the foot, share of the height
 
 
@@ -83,9 +83,9 @@ def stage(
     solids: list[Solid],
     camera: Camera,
     pose: Pose,
-    lean: float = 0.45,
+    lean: float,
 ) -> tuple[Pen, Image.Image]:
-    """Return a pen that has painted the solids in the frame, and the layer of their shadow."""
+    """Return a pen that has painted the solids in the frame, and their shadow, `lean` long, as a layer."""
     matrix = placed(rng, bounds(solids, camera), size, pose)
     pen, shadow = blank(size, matrix), blank(size, matrix)
     cast_shadow(shadow, solids, camera, lean)
@@ -99,13 +99,11 @@ def portrait(
     solids: Iterable[Solid],
     camera: Camera,
     pose: Pose,
-    *,
-    lean: float = 0.45,
-    obstacles: float = 0.25,
+    lean: float,
 ) -> View:
-    """Photograph solids on the scene's floor; `lean` is the length of their shadow."""
+    """Photograph solids on the scene's ground."""
     pen, shadow = stage(rng, scene.image.size, list(solids), camera, pose, lean)
-    return develop(rng, scene, pen.image, shadow=shadow, obstacles=obstacles)
+    return develop(rng, scene, pen.image, shadow=shadow, obstacles=0.35)
 
 
 def develop(

@@ -1,4 +1,4 @@
-"""Backgrounds: table tops seen from above, interiors with a floor, the outdoors.
+"""Backgrounds: table tops seen from above, counters before a wall, the outdoors.
 
 Their surfaces are small tiles of wood, stone, cloth and ground, made once per process from fixed seeds.
 """
@@ -20,10 +20,10 @@ SIDE = 384  # of a tile, in pixels
 Y, X = np.mgrid[0:SIDE, 0:SIDE]
 
 
-def noise(rng: np.random.Generator, cells_y: int, cells_x: int, side: int = SIDE) -> np.ndarray:
-    """Return smooth value noise in [0, 1], [side, side], with this many cells down and across."""
+def noise(rng: np.random.Generator, cells_y: int, cells_x: int) -> np.ndarray:
+    """Return smooth value noise in [0, 1], [SIDE, SIDE], with this many cells down and across."""
     grid = Image.fromarray(rng.random((cells_y, cells_x), dtype=np.float32))
-    return np.asarray(grid.resize((side, side), Image.Resampling.BICUBIC))
+    return np.asarray(grid.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
 
 
 def _blend(first: str | RGB, second: str | RGB, share: np.ndarray) -> np.ndarray:
@@ -91,39 +91,38 @@ def _ground(rng: np.random.Generator, first: RGB, second: RGB) -> np.ndarray:
     return _blend(first, second, 0.75 * fine + 0.3 * noise(rng, 4, 4) - 0.1)
 
 
-_MAKERS: dict[str, tuple[Callable[..., np.ndarray], *tuple[object, ...]]] = {
-    "oak": (_wood, (214, 172, 122), (146, 100, 62)),
-    "walnut": (_wood, (146, 102, 74), (76, 48, 36)),
-    "pale wood": (_wood, (236, 218, 190), (192, 164, 130)),
-    "white marble": (_marble, (242, 240, 236), (150, 150, 158)),
-    "green marble": (_marble, (74, 110, 96), (186, 206, 190)),
-    "linen": (_cloth, (232, 222, 204), (198, 182, 158)),
-    "blue cloth": (_cloth, (92, 122, 164), (54, 78, 120)),
-    "checked cloth": (_cloth, (246, 238, 228), (206, 96, 88), 48),
-    "concrete": (_concrete, (176, 174, 172), (128, 128, 130)),
-    "slate": (_concrete, (82, 88, 96), (52, 56, 64)),
-    "terrazzo": (_terrazzo, (236, 230, 222), (206, 130, 104), (110, 140, 132), (84, 88, 100)),
-    "white tiles": (_tiles, (240, 240, 236), (190, 192, 194)),
-    "green tiles": (_tiles, (112, 160, 142), (222, 230, 220)),
-    "bricks": (_bricks, (176, 96, 74), (210, 198, 184)),
-    "grass": (_ground, (124, 164, 84), (66, 112, 58)),
-    "sand": (_ground, (236, 212, 168), (206, 176, 128)),
-    "asphalt": (_ground, (118, 120, 126), (84, 86, 94)),
-    "paving": (_tiles, (196, 188, 178), (150, 142, 134), 32),
-    "snow": (_ground, (250, 250, 252), (220, 228, 238)),
-    "carpet": (_cloth, (196, 112, 96), (160, 76, 70)),
-    "pink paper": (_concrete, (244, 214, 208), (234, 196, 190)),
-    "blue paper": (_concrete, (190, 212, 226), (168, 194, 212)),
-    "yellow paper": (_concrete, (248, 226, 166), (240, 212, 140)),
+# Each with its seed.
+_MAKERS: dict[str, tuple[int, Callable[..., np.ndarray], *tuple[object, ...]]] = {
+    "oak": (0, _wood, (214, 172, 122), (146, 100, 62)),
+    "walnut": (1, _wood, (146, 102, 74), (76, 48, 36)),
+    "pale wood": (2, _wood, (236, 218, 190), (192, 164, 130)),
+    "white marble": (3, _marble, (242, 240, 236), (150, 150, 158)),
+    "green marble": (4, _marble, (74, 110, 96), (186, 206, 190)),
+    "linen": (5, _cloth, (232, 222, 204), (198, 182, 158)),
+    "blue cloth": (6, _cloth, (92, 122, 164), (54, 78, 120)),
+    "checked cloth": (7, _cloth, (246, 238, 228), (206, 96, 88), 48),
+    "concrete": (8, _concrete, (176, 174, 172), (128, 128, 130)),
+    "slate": (9, _concrete, (82, 88, 96), (52, 56, 64)),
+    "terrazzo": (10, _terrazzo, (236, 230, 222), (206, 130, 104), (110, 140, 132), (84, 88, 100)),
+    "white tiles": (11, _tiles, (240, 240, 236), (190, 192, 194)),
+    "green tiles": (12, _tiles, (112, 160, 142), (222, 230, 220)),
+    "bricks": (13, _bricks, (176, 96, 74), (210, 198, 184)),
+    "grass": (14, _ground, (124, 164, 84), (66, 112, 58)),
+    "sand": (15, _ground, (236, 212, 168), (206, 176, 128)),
+    "asphalt": (16, _ground, (118, 120, 126), (84, 86, 94)),
+    "paving": (17, _tiles, (196, 188, 178), (150, 142, 134), 32),
+    "snow": (18, _ground, (250, 250, 252), (220, 228, 238)),
+    "pink paper": (20, _concrete, (244, 214, 208), (234, 196, 190)),
+    "blue paper": (21, _concrete, (190, 212, 226), (168, 194, 212)),
+    "yellow paper": (22, _concrete, (248, 226, 166), (240, 212, 140)),
 }
 
 
 @cache
 def texture(name: str) -> Image.Image:
     """Return the named surface, RGB, `SIDE` x `SIDE` pixels."""
-    make, *arguments = _MAKERS[name]
-    rng = np.random.default_rng(list(_MAKERS).index(name))
-    pixels = np.clip(make(rng, *arguments), 0, 255).astype(np.uint8)
+    seed, make, *arguments = _MAKERS[name]
+    pixels = np.clip(make(np.random.default_rng(seed), *arguments), 0, 255).astype(np.uint8)
     return Image.fromarray(pixels)
 
 
@@ -181,6 +180,15 @@ def tabletop(
     return Scene(surface(rng, name, size), place)
 
 
+COUNTERS = (
+    ("oak", "on a wooden shelf"),
+    ("walnut", "on a dark wooden shelf"),
+    ("white marble", "on a marble counter"),
+    ("slate", "on a slate counter"),
+    ("checked cloth", "on a checked tablecloth"),
+    ("linen", "on a linen tablecloth"),
+    ("terrazzo", "on a terrazzo counter"),
+)
 WALLS: dict[str, RGB] = {
     "white": (238, 234, 226),
     "grey": (186, 188, 192),
@@ -191,21 +199,12 @@ WALLS: dict[str, RGB] = {
     "dark blue": (66, 84, 112),
     "dark green": (64, 92, 80),
 }
-FLOORS = tuple(
-    (name, "")
-    for name in ("oak", "walnut", "pale wood", "white tiles", "carpet", "concrete", "green tiles")
-)
 
 
-def room(
-    rng: np.random.Generator,
-    size: Size,
-    horizon: tuple[float, float] = (0.6, 0.74),
-    floors: Sequence[tuple[str, str]] = FLOORS,
-) -> Scene:
-    """Draw a plain, papered or brick wall over a floor (or a table top) in perspective."""
+def counter(rng: np.random.Generator, size: Size) -> Scene:
+    """Draw a counter or a shelf in perspective, before a plain, papered or brick wall."""
     w, h = size
-    edge = float(rng.uniform(*horizon))
+    edge = float(rng.uniform(0.3, 0.55))
     name = pick(rng, tuple(WALLS))
     colour = WALLS[name]
     style = pick(rng, ("plain", "plain", "striped", "panelled", "dotted", "brick"))
@@ -228,20 +227,15 @@ def room(
             for x in range(-int(rng.integers(60)), w, 76):
                 box = (x + 8, 0.12 * h, x + 68, edge * h - 0.09 * h)
                 draw.rectangle(box, outline=other, width=3)
-    floor, top = pick(rng, floors)
-    _floor(rng, image, floor, edge)
-    if not top:
-        skirting = lit(colour if style != "brick" else "cream", 1.35)
-        ImageDraw.Draw(image).rectangle((0, (edge - 0.03) * h, w, edge * h), fill=skirting)
-    return Scene(image, f"{top} {place}".strip())
+    top, words = pick(rng, COUNTERS)
+    _floor(rng, image, top, edge)
+    return Scene(image, f"{words} {place}")
 
 
 def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float) -> None:
     """Draw a texture from the horizon to the lower edge, in perspective."""
     w, h = image.size
     top = round(edge * h)
-    if top >= h:
-        return
     x, v = SIDE / 2 + rng.uniform(-16, 16), rng.uniform(150, SIDE - 4)
     source = [(x - 170, 4), (x + 170, 4), (x + 74, v), (x - 74, v)]
     matrix = homography([(0, 0), (w, 0), (w, h - top), (0, h - top)], source)

@@ -1,4 +1,4 @@
-"""Render convex solids in 3D with a painter's algorithm, for furniture, buildings and cars.
+"""Render convex solids in 3D with a painter's algorithm, for buildings, cars and cartons.
 
 World axes: x right, y up, z towards the viewer, the ground at y = 0. Back faces are dropped, which
 orders the faces of one convex solid. Solids are ordered by the axis planes that separate their
@@ -123,24 +123,11 @@ def turning(
     return Solid([*faces, Face(rings[-1], colour), Face(rings[0][::-1], colour)])
 
 
-def ball(
-    centre: Sequence[float], radii: Sequence[float], colour: Colour, rings: int = 7, sides: int = 14
-) -> Solid:
-    """Return an ellipsoid."""
-    angle = np.linspace(-np.pi / 2, np.pi / 2, rings)
-    profile = [(np.cos(t), np.sin(t)) for t in angle]
-    unit = turning(0.0, 0.0, profile, colour, sides)
-    return Solid([Face(f.points * np.array(radii) + np.array(centre), colour) for f in unit.faces])
-
-
-def extruded(profile: Points, low: float, high: float, colour: Colour, axis: int = 2) -> Solid:
-    """Sweep a convex outline (x, y), anticlockwise with y up, along z (or along x for axis 0)."""
+def extruded(profile: Points, low: float, high: float, colour: Colour) -> Solid:
+    """Sweep a convex outline (x, y), anticlockwise with y up, along z."""
     count = len(profile)
     near = np.column_stack([profile, np.full(count, high)])
     far = np.column_stack([profile, np.full(count, low)])
-    if axis == 0:
-        # (x, y, z) -> (z, y, -x): a quarter turn, which keeps the winding order.
-        near, far = near[:, [2, 1, 0]] * (1, 1, -1), far[:, [2, 1, 0]] * (1, 1, -1)
     sides = [
         Face(np.array([near[i], far[i], far[(i + 1) % count], near[(i + 1) % count]]), colour)
         for i in range(count)

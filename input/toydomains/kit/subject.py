@@ -55,7 +55,6 @@ class Subject(Sampled, ABC):
 
     kin: ClassVar[tuple[str, ...]]  # fields that sister classes share; the first is the kind
     title: ClassVar[str]  # the name's format; field 0 is the class
-    media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
 
     def sister(self, rng: np.random.Generator) -> Subject:
         """Another class of the same kind, colours and style: a hard negative."""
@@ -81,7 +80,7 @@ class Subject(Sampled, ABC):
     def caption(self, rng: np.random.Generator, view: View) -> str:
         """Return a true sentence about a view, in one of several forms."""
         where = " ".join(word for word in (view.place, view.light) if word)
-        medium = view.medium or pick(rng, self.media)
+        medium = view.medium or pick(rng, ("a photo of", "a picture of", "a snapshot of"))
         forms = [f"{medium} {self.phrase} {where}", f"{medium} {self.phrase}, {where}"]
         if not view.medium:
             forms += [f"{self.phrase} {where}", f"{where}, {self.phrase}"]
@@ -104,8 +103,7 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 def count(number: int, noun: str) -> str:
     """Return `two pockets` or `one pocket`."""
-    plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("f") else noun + "s"
-    return f"{NUMBERS[number]} {plural}"
+    return f"{NUMBERS[number]} {noun}{'' if number == 1 else 's'}"
 
 
 _SYLLABLES = (
@@ -135,8 +133,3 @@ class Lettering(Sampled):
         """Set a line of words inside a box."""
         words = words if self.capitals else words.capitalize()
         pen.text(words, box, colour, weight=self.weight, spacing=self.spacing, slant=self.slant)
-
-
-def letters() -> Any:
-    """Declare how the words of a class are set."""
-    return drawn(lambda rng, _: Lettering.sample(rng))

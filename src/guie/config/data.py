@@ -232,8 +232,8 @@ class ToySource(_ClassLimits):
 
     kind: Literal["toy"]
     path: str  # folder or file to read
-    # 80: two classes of two images per split and domain
-    images: Annotated[int, Field(ge=80, lt=2**31)] = 6000
+    # 56: two classes of two images per split and domain
+    images: Annotated[int, Field(ge=56, lt=2**31)] = 6000
     seed: Seed = 0  # of the drawing
     # pretrain: pictures with captions, for a small CLIP
     part: Literal["benchmark", "pretrain"] = "benchmark"
