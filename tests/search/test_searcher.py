@@ -223,7 +223,7 @@ def test_the_commands(loaders: None, run: Path, tmp_path: Path, capsys) -> None:
     words = ["query", "--index", str(out), *asked, "--k", "3", "--domain", "left"]
     found = [f"--{kind}={tmp_path / 'found'}.{kind}" for kind in ("json", "html")]
     try:
-        with pytest.raises(UserError, match="run: no such .*"):
+        with pytest.raises(UserError, match="run: no such .* --model"):
             search.main([*words, *found])
         search.main([*words, *found, *moved])
         first, second = json.loads((tmp_path / "found.json").read_text())

@@ -16,8 +16,9 @@ from guie.config import RunConfig, config_from
 from guie.config.losses import LossConfig
 from guie.data.dataset import Batch, Classes
 from guie.training.checkpoint import TrainState
+from guie.training.micro_batches import in_micro_batches
 from guie.training.stage import set_model
-from guie.training.step import gradients_within_memory, in_micro_batches, sam_step
+from guie.training.step import gradients_within_memory, sam_step
 from guie.training.tasks import build_task
 from guie.training.tasks.base import Task
 from tiny_runs import TINY_CLIP, tiny_run

@@ -55,7 +55,10 @@ class QueryModel:
             self._check({"submission_sha256": sha256_of(path)})
         accelerator = make_accelerator()
         self._device = accelerator.device
-        opened = load_embedding_model(self.word, accelerator, cache_folder(), *self._settings)
+        try:
+            opened = load_embedding_model(self.word, accelerator, cache_folder(), *self._settings)
+        except UserError as error:
+            raise UserError(f"{error}; if it has moved, give its new path with --model") from None
         self._check(opened.recipe)
         opened.embedder.eval()
         return opened

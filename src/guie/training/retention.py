@@ -17,7 +17,7 @@ from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import Backbone
-from guie.training.step import in_micro_batches
+from guie.training.micro_batches import in_micro_batches
 
 
 class Retention:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
@@ -26,24 +25,6 @@ from guie.training.checkpoint import TrainState
 
 # torch's batch normalisation, for one image
 NO_STATISTICS = "Expected more than 1 value per channel"
-
-
-def in_micro_batches(network: Callable[..., Tensor], pieces: int, *rows: Tensor) -> Tensor:
-    """Map rows (B, ...) by a network that treats each alone, in micro-batches of nearly equal size.
-
-    The forward pass keeps the outputs only. The backward pass computes each micro-batch again, with the
-    same random numbers, and holds the activations of one at a time. That costs one more forward pass.
-
-    This is gradient caching (Gao et al., RepL4NLP 2021, arXiv 2101.06983) by gradient checkpoints, so that
-    a step has one forward and one backward pass for DDP, FSDP, autocast, gradient scalers and SAM.
-    One piece is the network as usual.
-    """
-    if pieces == 1:
-        return network(*rows)
-    columns = [one.tensor_split(min(pieces, len(one))) for one in rows]
-    return torch.cat(
-        [checkpoint(network, *piece, use_reentrant=False) for piece in zip(*columns, strict=True)]
-    )
 
 
 def gradients(
@@ -79,7 +60,7 @@ def gradients_within_memory(
     """Compute `gradients`; when out of memory, halve the micro-batches or raise with advice.
 
     A loss that compares images sees the whole batch, as do head and criterion; the backbone and teachers
-    run `in_micro_batches`. Before a retry, running statistics and all other state of a forward pass are
+    run in micro-batches. Before a retry, running statistics and all other state of a forward pass are
     restored. `draw` has integers that seed dropout: seed, stage, step, rank.
 
     Raises UserError if the config or the batch size allows no halving, or if there are other processes:

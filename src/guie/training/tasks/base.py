@@ -18,8 +18,8 @@ from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
 from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
+from guie.training.micro_batches import in_micro_batches
 from guie.training.retention import Retention
-from guie.training.step import in_micro_batches
 
 
 class Task(nn.Module):

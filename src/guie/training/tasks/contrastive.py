@@ -19,7 +19,7 @@ from guie.data.dataset import Batch, Classes
 from guie.losses.base import LossAndLogs, on_device_of
 from guie.models.backbones.open_clip import OpenClip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
-from guie.training.step import in_micro_batches
+from guie.training.micro_batches import in_micro_batches
 from guie.training.tasks.base import Task
 
 
