@@ -33,8 +33,8 @@ DatasetName = Literal[
 
 
 class _ClassLimits(Config):
-    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
-    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
+    min_images: PositiveInt | None = None  # null: the mix's
+    max_images: PositiveInt | None = None  # null: the mix's
 
 
 class DatasetSource(_ClassLimits):
@@ -101,11 +101,11 @@ class CleaningConfig(Config):
     # of the features: a run, open_clip:NAME:TAG or timm:NAME:TAG; null: 16 x 16 thumbnails
     model: str | None = None
     size_px: PositiveInt | None = None  # of a library's model; null: its own
-    exact: Literal["drop", "report"] = "drop"  # of equal images, the first by path stays
+    exact: Literal["drop", "report"] = "drop"  # equal images but the first by path
     near: NearConfig | None = NearConfig()
     # one picture, two labels
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
-    # train images that copy val or test images; declared: report, keep
+    # train images that copy val or test; declared: report, keep
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
     labels_max: PositiveInt = 3  # an image under more is a placeholder and dropped
     share_max: Share = 0.05  # of a domain's train images that a rule may drop
@@ -138,7 +138,7 @@ class ClipConfig(Config):
 class LabelledSample(Images):
     """Labelled images to calibrate confidences on; labels are keys of `classes`."""
 
-    precision: Share | None = None  # of kept images, with 95 % confidence; null: use min_confidence
+    precision: Share | None = None  # of kept images, with 95 % confidence; null: min_confidence
 
 
 class PseudoLabelConfig(Config):
@@ -289,7 +289,7 @@ class MixConfig(Config):
     # of a domain's train classes, unless it has a val split
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
-    benchmark: bool = False  # for scoring only: may have no train images
+    benchmark: bool = False  # for scoring only
     pseudo_labels: PseudoLabelConfig | None = None
     clean: CleaningConfig | None = None
     shares: DomainShares | None = None

@@ -99,7 +99,7 @@ class TeacherConfig(Config):
     """A frozen model that the student learns from."""
 
     model: str  # as for embed.py --model
-    domains: Names | None = None  # whose images it teaches; null: all
+    domains: Names | None = None  # that it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
 
@@ -109,7 +109,7 @@ class TermConfig(Config):
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
     weight: PositiveFloat = 1.0  # in the sum of all terms
-    domains: Names | None = None  # on whose images it applies; null: all
+    domains: Names | None = None  # where it applies; null: all
 
     @property
     def compares_images(self) -> bool:

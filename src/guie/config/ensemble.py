@@ -48,7 +48,7 @@ class ViewConfig(Config):
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
-    pad_color: PadColor | None = None  # with fit: pad; null: the member's own
+    pad_color: PadColor | None = None  # null: the member's own
     resize: Resize = "bicubic"  # interpolation
     antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
@@ -152,7 +152,7 @@ class SoupConfig(Config):
     """The mean of the members' weights."""
 
     name: Literal["soup"]
-    greedy: bool = False  # keep only members that do not lower the val score
+    greedy: bool = False  # keep members that do not lower the val score
 
 
 class HeadsConfig(Config):
@@ -289,7 +289,7 @@ class ComposeConfig(Composed):
     val: ValConfig | None = None  # null: nothing is scored
     # loaders per process; null: its share of the cores, at most 16
     workers: Workers | None = None
-    batch_size: BatchSize = 128  # images per process and step
+    batch_size: BatchSize = 128  # images per process
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()

@@ -49,7 +49,7 @@ class MarginSchedule(Config):
 
 
 class ClassSizeMargin(Config):
-    """By class size: `max` for the class with the fewest training images, `min` for the largest."""
+    """By class size: `max` for the smallest class, `min` for the largest."""
 
     min: NonNegativeFloat  # of the largest class
     max: NonNegativeFloat  # of the smallest class

@@ -33,7 +33,7 @@ class GateConfig(Config):
     """Random gate of a branch in training; evaluation uses its expected value."""
 
     keep: Keep = 1.0  # probability that a branch is on in training
-    # per branch and batch (PUMA's eq. 5), or per image (its code)
+    # per branch and batch (PUMA's eq. 5) or image (its code)
     draw: Literal["batch", "image"] = "batch"
     rescale: bool = False  # divide kept branches by keep, as dropout and PUMA's code do
 
@@ -47,7 +47,7 @@ class StochasticConfig(GateConfig):
     scale: PositiveFloat = 1.0  # of the branch; PUMA's eq. 5 has none, its code .1
     # variance of the down-projection: fan_in 1 / (3 D); fan_out 1 / dim, equal in a block (PUMA's code)
     init: Literal["fan_in", "fan_out"] = "fan_in"
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class AdaptFormerConfig(Config):
@@ -56,7 +56,7 @@ class AdaptFormerConfig(Config):
     kind: Literal["adaptformer"]
     dim: Width = 64  # of the bottleneck
     scale: PositiveFloat = 0.1  # of the branch
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class LoraConfig(GateConfig):
@@ -67,7 +67,7 @@ class LoraConfig(GateConfig):
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
     # weight matrices of a block
     targets: list[Literal["q", "k", "v", "out", "mlp"]] = Field(["q", "v"], min_length=1)
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class TunedConfig(Config):

@@ -53,7 +53,7 @@ class AugmentConfig(Config):
     brightness: NonNegativeFloat | None = None  # null: `color`; so for the next two
     contrast: NonNegativeFloat | None = None  # around the mean grey of the image
     saturation: NonNegativeFloat | None = None  # around the greyscale image
-    # adds up to so many grey levels; .1 of Albumentations (2nd, 6th place) and TensorFlow (3rd) is 25.5
+    # up to so many grey levels; .1 of Albumentations (2nd, 6th place) and TensorFlow (3rd) is 25.5
     brightness_levels: Annotated[float, Field(ge=0, le=255)] = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # up to this fraction of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
@@ -161,7 +161,7 @@ class ShardsConfig(Config):
     """
 
     name: Literal["shards"]
-    window: PositiveInt = 16  # shards whose images are shuffled together
+    window: PositiveInt = 16  # shards shuffled together
 
 
 DomainSamplerConfig = (

@@ -90,7 +90,7 @@ class CosineSchedule(Config):
     """From the peak rate to `end` times the peak, after the warm-up."""
 
     name: Literal["cosine"] = "cosine"
-    end: Fraction = 0.0  # final rate, as a fraction of the peak
+    end: Fraction = 0.0  # final share of the peak
     # update once per period (2nd and 5th place: 1 epoch); null: at every step
     every: Duration | None = None
 
@@ -108,7 +108,7 @@ class StageConfig(Config):
     NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
 
     name: str = "train"  # in logs
-    # passes over the stage's images; may be a fraction
+    # of the stage; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
     # micro-batches per step: less memory, more time. Losses that compare images still see the batch; for
@@ -120,7 +120,7 @@ class StageConfig(Config):
     optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
     warmup: Duration | None = None  # rise to the peak rate
-    warmup_start: Fraction = 0.0  # as a fraction of the peak; 2nd place: .01
+    warmup_start: Fraction = 0.0  # share of the peak; 2nd place: .01
     warmup_every: Duration | None = None  # raise once per period (5th place); null: at every step
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
     # decay biases and norms too (1st, 2nd, 4th, 5th place, UniFEx, UnED)

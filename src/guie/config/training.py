@@ -134,14 +134,14 @@ class RunConfig(Config):
     precision: Literal["no", "bf16", "fp16"] = "no"  # of autocast; weights are float32
     log_every: Steps = 20  # a line of metrics.jsonl
     trackers: list[Tracker] = ["tensorboard"]  # beside metrics.jsonl; each must be installed
-    checkpoint_every: Steps = 500  # a checkpoint to resume from
+    checkpoint_every: Steps = 500  # for resuming
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
     copy_frozen: bool = False  # frozen pretrained weights to the run folder too
-    gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
+    gradient_checkpointing: bool = False  # less memory, a third more time
     # the same bits in each run, where a GPU's operators allow it; slower
     deterministic: bool = False
     channels_last: bool = False  # memory format of images and convolutions
-    compile: bool = False  # torch.compile: minutes at each stage's start, faster steps
+    compile: bool = False  # minutes at each stage's start, faster steps
     on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches and retry
     data: DataConfig
     model: ModelConfig
