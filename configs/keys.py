@@ -63,9 +63,10 @@ def reference() -> str:
     lines = []
     for title, (root, *inner) in parts:
         lines += [f"\n## {title}\n", cell(inspect.getdoc(root.models[0]) or ""), ""]
-        lines += (bullet(*entry) for entry in entries(root.models[0], place))
+        own = list(entries(root.models[0], place))
+        lines += (bullet(*entry) for entry in own)
         for one in inner:
-            lines += [f"\n### `{one.path}`\n", *block(one, place)]
+            lines += [f"\n### `{one.path}`\n", *block(one, place, own)]
     return "\n".join(lines) + "\n"
 
 
@@ -85,8 +86,11 @@ def sections(root: Model, seen: set[Model]) -> list[Section]:
     return found
 
 
-def block(section: Section, place: dict[Model, str]) -> Iterator[str]:
-    """Yield the lines of a section: of one block its keys; of several the common keys once."""
+def block(section: Section, place: dict[Model, str], above: list[Entry]) -> Iterator[str]:
+    """Yield the lines of a section: of one block its keys; of several the common keys once.
+
+    A block that has several keys of the whole config, `above`, refers to them.
+    """
     if len(section.models) == 1 and not names_of(section.models[0]):
         yield f"{cell(inspect.getdoc(section.models[0]) or '')}\n"
         yield from (bullet(*entry) for entry in entries(section.models[0], place))
@@ -97,16 +101,30 @@ def block(section: Section, place: dict[Model, str]) -> Iterator[str]:
             owners[entry].append(model)
     common = {entry: of for entry, of in owners.items() if len(of) > 1}
     for model in section.models:
-        names = ", ".join(f"`{name}`" for name in names_of(model)) or model.__name__
+        listed = [f"`{name}`" for name in names_of(model)] or [model.__name__]
+        names = ", ".join(listed if len(listed) < 9 else [*listed[:2], "...", listed[-1]])
         choice = choice_of(model)
         default = f" (default `{choice.default}`)" if choice and not choice.is_required() else ""
         yield f"* **{names}**{default}: {cell(inspect.getdoc(model) or '')}"
-        yield from (f"  {bullet(*entry)}" for entry in entries(model, place) if entry not in common)
+        own = [entry for entry in entries(model, place) if entry not in common]
+        again = [entry for entry in own if entry in above]
+        if len(again) > 2:
+            names = (f"`{key.removesuffix('*')}`" for key, *_ in again)
+            yield f"  * {', '.join(names)}: as of the whole"
+            own = [entry for entry in own if entry not in again]
+        yield from (f"  {bullet(*entry)}" for entry in own)
     if common:
         yield "\nCommon keys:\n"
         for entry, of in common.items():
-            owned = [name for model in of for name in names_of(model)[:1] or [model.__name__]]
-            yield bullet(*entry) + ("" if of == section.models else f" ({', '.join(owned)})")
+            others = [model for model in section.models if model not in of]
+            few = len(others) < len(of) and all(len(names_of(one)) < 5 for one in others)
+            words = f"not {title(others)}" if few else title(of)
+            yield bullet(*entry) + (f" ({words})" if others else "")
+
+
+def title(models: Iterable[Model]) -> str:
+    """Return the names of blocks."""
+    return ", ".join(next(iter(names_of(model)), model.__name__) for model in models)
 
 
 def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
@@ -120,17 +138,19 @@ def entries(model: Model, place: dict[Model, str]) -> Iterator[Entry]:
             kind = LINKS.sub(f"[block](#{link})", kind)
         if default == "`null`":
             kind, default = kind.removesuffix(" or `null`"), ""
-        kind = re.sub(r"number (?=[≥>≤<])", "", re.sub(r"integer ≥ 1(?!,)", "count", kind))
+        kind = re.sub(r"number (?=[≥>≤<]|-?[0-9])", "", re.sub(r"integer ≥ 1(?!,)", "count", kind))
         if kind == NAMES[bool]:
             kind = ""
         elif kind.startswith(f"{default}"):  # the first choice
             default = ""
+        key, default = (f"{key}*", "") if default == "required" else (key, default)
         yield key, "; ".join(filter(None, (kind, default))), text
 
 
 def bullet(key: str, kind: str, text: str) -> str:
-    """Return a list item."""
-    return f"* `{key}` ({kind}){text and ': '}{text}"
+    """Return a list item; a required key has a star."""
+    star = "\\*" if key.endswith("*") else ""
+    return f"* `{key.removesuffix('*')}`{star} ({kind}){text and ': '}{text}"
 
 
 def rows_of(model: Model) -> Iterator[tuple[str, str, str, str]]:
@@ -210,6 +230,8 @@ def limits(annotation: Any, metadata: Any) -> str:
     if annotation is int and "gt" in found:
         found["ge"] = found.pop("gt") + 1
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    if {"ge", "le"} <= found.keys() and found["le"] < TOO_MUCH:
+        return f" {found['ge']:g} to {found['le']:g}"
     words = [
         f"{sign} {found[key]:g}"
         for key, sign in signs.items()

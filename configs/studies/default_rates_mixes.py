@@ -4,8 +4,8 @@ python configs/studies/default_rates_mixes.py --out input/default_rates
 
 `products.csv` has 150 training classes of 7 images and `twenty.csv` 20 classes with all their images. Both
 have at most 7 images of each val and test class, and the five domains that have so many. Their images stay
-in `$GUIE_REAL/data/mini-uned`. `drawn/` has about 10,000 toy classes of 4 images, and others for val and test. The recorded results had ten toy
-domains, three of which are gone: `drawn/` is another data set today.
+in `$GUIE_REAL/data/mini-uned`. `drawn/` has about 10,000 toy classes of 4 images, and others for val and
+test. The recorded results had ten toy domains, three of which are gone: `drawn/` is another data set today.
 The same arguments give the same files. Drawing takes about 10 minutes on one core.
 """
 

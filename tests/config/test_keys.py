@@ -22,7 +22,7 @@ def test_the_reference_is_current(keys: dict) -> None:
 
 
 def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> None:
-    text = keys["reference"]()
+    text = keys["reference"]().replace("`\\*", "`")  # stars of required keys
     assert not re.findall(r"^ *\* `\w+` \((?!.*\[block\]|.*\): ).*\)$", text, re.MULTILINE)
     headings = {re.sub(r"\W", "", path) for path in re.findall(r"^### `(.+)`$", text, re.MULTILINE)}
     assert set(re.findall(r"\(#(\w+)\)", text)) <= headings
@@ -33,13 +33,13 @@ def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> No
     "row",
     [
         "* `val_fraction` (≥ 0, < 1; `0.1`): ",
-        "* `epochs` (> 0; required): ",
+        "* `epochs`\\* (> 0): ",
         "* `warmup` (duration): ",
         "* `checkpoint_every` (steps; `500 steps`): ",
         "* `precision` (`no`, `bf16` or `fp16`): ",
         "* `crop_scale` (list (2) of > 0; `[0.5, 1.0]`): ",
         "* `optimizer` ([block](#stagesoptimizer); `{}`)\n",
-        "* `classes` (mapping of text to list of text; required): ",
+        "* `classes`\\* (mapping of text to list of text): ",
         "* **`arcface`** (default `arcface`): ArcFace",
     ],
 )

@@ -14,7 +14,7 @@ from guie.config.loading import to_yaml
 from guie.data.manifest import load_manifest
 
 REPOSITORY = Path(__file__).parents[2]
-TOYS = {"kind": "toy", "path": "input/toy", "images": 80, "seed": 3, "part": "pretrain"}
+TOYS = {"kind": "toy", "path": "input/toy", "images": 56, "seed": 3, "part": "pretrain"}
 
 
 def draw_folder(root: Path, classes: dict[str, int]) -> None:

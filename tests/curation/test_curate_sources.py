@@ -68,7 +68,7 @@ def test_a_toy_source_is_drawn_as_configured_and_read_as_a_manifest(place, capfd
     Path("input/toy/manifest.csv").unlink()
     table, _ = run({"sources": [TOYS]})
     drawn = pd.read_csv("input/toy/manifest.csv")
-    assert set(table["image_path"]) <= set("toy/" + drawn["image_path"]) and len(drawn) >= 80
+    assert set(table["image_path"]) <= set("toy/" + drawn["image_path"]) and len(drawn) >= 56
     recipe = json.loads(Path("input/toy/toy.json").read_text())
     assert {key: recipe[key] for key in ("images", "seed", "part")} == dict(list(TOYS.items())[2:])
     assert "toy: 100%" in capfd.readouterr().err

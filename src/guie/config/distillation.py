@@ -40,7 +40,7 @@ class SndConfig(Config):
 
     name: Literal["snd"]
     sigma: Sigma = 0.4  # of the teacher's neighbours
-    # of the student's; null: the teacher's, per image. A perplexity adapts to the student's scale
+    # of the student's; null: the teacher's, per image
     student_sigma: Sigma | None = None
     queue: Annotated[int, Field(ge=0)] = 0  # past images as further neighbours
 
@@ -49,7 +49,7 @@ class SimilarityConfig(Config):
     """Squared differences of cosine matrices, summed over each row (UDON)."""
 
     name: Literal["similarity"]
-    # divide by the variance of the teacher's cosines, so that teachers count equally
+    # divide by the variance of the teacher's cosines
     balanced: bool = False
 
 
@@ -71,14 +71,14 @@ class DimensionConfig(Config):
 
 
 class PhiSConfig(Config):
-    """Rotate to equal variance in all dimensions, then divide by one number (RADIO, PHI-S)."""
+    """Rotate to equal variance in all dimensions, then scale (RADIO, PHI-S)."""
 
     name: Literal["phi_s"]
     steps: PositiveInt = 100  # measured first; the term counts afterwards
 
 
 class MatchingConfig(Config):
-    """Match the teacher's features through a head that the submission leaves out (UNIC, DUNE).
+    """Match the teacher's features through a head for training (UNIC, DUNE).
 
     The loss is .5 (1 - cosine) + .5 smooth l1, averaged over images.
     """
@@ -88,7 +88,7 @@ class MatchingConfig(Config):
     standardise: Annotated[
         DimensionConfig | PhiSConfig | None, Field(discriminator="name"), ByName
     ] = DimensionConfig()
-    # probability of dropping a teacher of an image; the worst matched is kept
+    # probability of dropping a teacher of an image, but the worst matched
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
@@ -99,7 +99,7 @@ class TeacherConfig(Config):
     """A frozen model that the student learns from."""
 
     model: str  # as for embed.py --model
-    domains: Names | None = None  # whose images it teaches; null: all
+    domains: Names | None = None  # that it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
 
@@ -109,7 +109,7 @@ class TermConfig(Config):
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
     weight: PositiveFloat = 1.0  # in the sum of all terms
-    domains: Names | None = None  # on whose images it applies; null: all
+    domains: Names | None = None  # where it applies; null: all
 
     @property
     def compares_images(self) -> bool:
@@ -147,21 +147,21 @@ class OnlineConfig(Task):
     """One teacher head per domain and the student's head on one backbone (UDON)."""
 
     name: Literal["online"]
-    # of the student over all classes, of each teacher over its domain's
+    # of the student and of each teacher
     loss: AnySoftmax = Field(
         SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"), discriminator="name"
     )
-    teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
+    teacher_dim: Width = 256  # of a teacher's embedding
     # before a teacher's head. l2: UDON's code, with bias 0 and weights of variance 1 / features
     teacher_norm: Literal["none", "l2"] = "none"
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
-    # weight of the student's loss on labels; the four weights are normalised to sum 1
+    # weight of the student's loss on labels; the four weights are scaled to sum 1
     student: NonNegativeFloat = 1.0
     teachers: NonNegativeFloat = 1.0  # of the teachers' losses on labels
     logits: NonNegativeFloat = 1.0  # of distilling the teachers' logits
     # of distilling the teachers' cosines; UDON's code has 0.25 of this term
     similarity: NonNegativeFloat = 1.0
-    # of the last two: head (the paper), or also the backbone (the code)
+    # of the last two: head (the paper) or also backbone (the code)
     backprop_to: Literal["head", "backbone"] = "head"
 
     @property

@@ -44,11 +44,11 @@ class ViewConfig(Config):
     """One view of an image at test time."""
 
     flip: bool = False  # mirror left to right
-    # crop as a share of the side: resize to size_px / part, then crop size_px (0.875: 224 of 256 px)
+    # resize to size_px / part, then crop size_px (0.875: 224 of 256 px)
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
-    pad_color: PadColor | None = None  # with fit: pad; null: the member's own
+    pad_color: PadColor | None = None  # null: the member's own
     resize: Resize = "bicubic"  # interpolation
     antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
@@ -152,7 +152,7 @@ class SoupConfig(Config):
     """The mean of the members' weights."""
 
     name: Literal["soup"]
-    greedy: bool = False  # keep only members that do not lower the val score
+    greedy: bool = False  # keep members that do not lower the val score
 
 
 class HeadsConfig(Config):
@@ -232,11 +232,11 @@ class Composed(Config):
 
     members: list[Member] = Field(min_length=1)  # runs, library models, or ensembles
     join: JoinConfig | None = None  # null: a single member
-    # at test time, averaged by every member; or names: whole, flip, five_crops
+    # averaged by every member; or names: whole, flip, five_crops
     views: Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_written_out)] = [
         ViewConfig()
     ]
-    average: Average = "normalised"  # raw: average the heads' outputs, then normalise (5th place)
+    average: Average = "normalised"  # raw: average before normalising (5th place)
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None  # a linear map to fewer dimensions
 
@@ -287,9 +287,9 @@ class ComposeConfig(Composed):
     name: Name  # of the ensemble's folder
     out: Output = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
-    # loader processes per process; null: its share of the cores, at most 16
+    # loaders per process; null: its share of the cores, at most 16
     workers: Workers | None = None
-    batch_size: BatchSize = 128  # images per process and step
+    batch_size: BatchSize = 128  # images per process
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()

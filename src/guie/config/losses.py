@@ -49,7 +49,7 @@ class MarginSchedule(Config):
 
 
 class ClassSizeMargin(Config):
-    """By class size: `max` for the class with the fewest training images, `min` for the largest."""
+    """By class size: `max` for the smallest class, `min` for the largest."""
 
     min: NonNegativeFloat  # of the largest class
     max: NonNegativeFloat  # of the smallest class
@@ -102,7 +102,7 @@ class ArcFaceConfig(MarginSoftmaxConfig):
 
 
 class CosFaceConfig(MarginSoftmaxConfig):
-    """CosFace, used by the challenge's winner at margins 0.55 and 0.65."""
+    """CosFace, the 1st place's at margins 0.55 and 0.65."""
 
     name: Literal["cosface"]
     margin_cos: Margin = 0.35  # subtracted from the cosine to the own class
@@ -125,14 +125,14 @@ class LinearSoftmaxConfig(ClassWeightsConfig):
     init: Init = RowLength(length=3**-0.5, draw="uniform")
     # what the Linear sees. raw: the head's output; unit: the embedding (Vo and Hays' code)
     embedding: Literal["raw", "unit"] = "raw"
-    # identity: the embedding's numbers are the logits, the head is the classifier (DREML)
+    # identity: the embedding is the logits (DREML)
     weights: Literal["linear", "identity"] = "linear"
 
 
 class CustomConfig(Config):
     """A class in a Python file of the user's own, which training runs."""
 
-    source: str  # file, relative to the working directory, and class: losses.py:MyRule
+    source: str  # file, from the working directory, and class: losses.py:MyRule
     settings: dict[str, Any] = {}  # arguments of the class, checked by type
     sha256: str = ""  # of the file; recorded
 
@@ -173,8 +173,8 @@ class TripletConfig(PairConfig):
     name: Literal["triplet"]
     margin_distance: Distance = 0.2  # by which the negative should be farther
     distance: Literal["euclidean", "cosine"] = "euclidean"  # cosine: 1 - cos
-    # semihard: negatives farther than the positive, within the margin; semihard_nearest: the nearest of them
-    # (Feng et al., arXiv 2003.03701, 2); batch_hard: farthest positive, nearest negative (PUMA)
+    # semihard: negatives farther than the positive, within the margin; semihard_nearest: the nearest (Feng et
+    # al., arXiv 2003.03701, 2); batch_hard: farthest positive, nearest negative (PUMA)
     miner: Literal["semihard", "semihard_nearest", "batch_hard"] = "semihard"
 
 
@@ -185,8 +185,8 @@ class MarginLossConfig(PairConfig):
     margin_distance: Distance = 0.2  # on both sides of the boundary
     boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
     learn_boundary: bool = False  # one per class, from boundary_distance
-    # distance_weighted: a negative per positive pair, drawn evenly over distances; multi_similarity: that
-    # loss's pairs, at margin 0.1 (PUMA)
+    # distance_weighted: a negative per positive pair, evenly over distances; multi_similarity: that loss's
+    # pairs, at margin 0.1 (PUMA)
     miner: Literal["distance_weighted", "multi_similarity"] = "distance_weighted"
 
 
@@ -250,7 +250,7 @@ class ContrastiveLossConfig(Config):
 
     name: Literal["contrastive"]
     length: PositiveFloat = 3.0  # that embeddings are scaled to
-    margin: PositiveFloat = 0.2  # squared distance, at that length, of negatives that count 0
+    margin: PositiveFloat = 0.2  # squared distance of negatives that count 0
 
 
 class HyperbolicConfig(Config):
@@ -278,7 +278,7 @@ PER_IMAGE += (LinearSoftmaxConfig, ProxyNcaConfig, SoftTripleConfig)
 
 
 class MetaclassesConfig(Config):
-    """Random groups of classes, which a member classifies instead (Xuan et al., ECCV 2018, 3).
+    """Random groups of classes, which a member classifies (Xuan et al., ECCV 2018, 3).
 
     A run is one member, or `model.head.parts` members, numbered from `member`.
     """

@@ -18,8 +18,7 @@ NormSide = Literal["before", "after"]
 class LayersConfig(Config):
     """Backbone layers, pooled over positions and concatenated, as features."""
 
-    # names of modules, such as `blocks.8` (timm's ViT), `transformer.resblocks.8` (open_clip), `layer3`
-    # (ResNet), `stages.2` (ConvNeXt), `features.42` (VGG16-BN)
+    # modules, such as `blocks.8` (timm's ViT), `transformer.resblocks.8` (open_clip), `layer3` (ResNet)
     of: Names
     pool: Pool = "avg"  # of patch positions; token: the class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
@@ -33,8 +32,8 @@ Blocks = Literal["all"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min
 class GateConfig(Config):
     """Random gate of a branch in training; evaluation uses its expected value."""
 
-    keep: Keep = 1.0  # probability that a branch is on in training; 1: always
-    # per branch and batch (PUMA's eq. 5), or per image (its code)
+    keep: Keep = 1.0  # probability that a branch is on in training
+    # per branch and batch (PUMA's eq. 5) or image (its code)
     draw: Literal["batch", "image"] = "batch"
     rescale: bool = False  # divide kept branches by keep, as dropout and PUMA's code do
 
@@ -44,12 +43,11 @@ class StochasticConfig(GateConfig):
 
     kind: Literal["stochastic"]
     dim: Width = 128  # of the bottleneck
-    keep: Keep = 0.5  # probability that a branch is on in training; 1: always
+    keep: Keep = 0.5  # probability that a branch is on in training
     scale: PositiveFloat = 1.0  # of the branch; PUMA's eq. 5 has none, its code .1
-    # variance of the down-projection: fan_in 1 / (3 D), fan_out 1 / dim and equal in both branches of a block
-    # (PUMA's code)
+    # variance of the down-projection: fan_in 1 / (3 D); fan_out 1 / dim, equal in a block (PUMA's code)
     init: Literal["fan_in", "fan_out"] = "fan_in"
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class AdaptFormerConfig(Config):
@@ -58,7 +56,7 @@ class AdaptFormerConfig(Config):
     kind: Literal["adaptformer"]
     dim: Width = 64  # of the bottleneck
     scale: PositiveFloat = 0.1  # of the branch
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class LoraConfig(GateConfig):
@@ -69,7 +67,7 @@ class LoraConfig(GateConfig):
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
     # weight matrices of a block
     targets: list[Literal["q", "k", "v", "out", "mlp"]] = Field(["q", "v"], min_length=1)
-    blocks: Blocks = "all"  # numbers of the blocks that have one
+    blocks: Blocks = "all"  # blocks that have one
 
 
 class TunedConfig(Config):
@@ -91,11 +89,11 @@ class PoolConfig(Config):
     kind: Literal["pool"]
     size: PositiveInt = 20  # prompts
     length: PositiveInt = 8  # tokens per prompt
-    # sum: average plus maximum of patch embeddings (eq. 6); mean: half of it, no gradient (the code)
+    # sum: average plus maximum of patches (eq. 6); mean: half of it, no gradient (the code)
     query: Literal["sum", "mean"] = "sum"
     # plain: eq. 8; softmax: over features, before the product (the code)
     attention: Literal["plain", "softmax"] = "plain"
-    # prompts orthogonal to each other, or equal, of orthogonal tokens (the code)
+    # orthogonal prompts, or equal ones of orthogonal tokens (the code)
     init: Literal["orthogonal", "equal"] = "orthogonal"
     orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; the code: 1e-6
 
@@ -158,7 +156,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of weights files
 
 
 class TaggedFile(Config):
-    """A tag's weights in a file of your own; mean and std are the tag's, no hub is contacted."""
+    """A tag's weights in a file of your own, without a hub; mean and std are the tag's."""
 
     tag: str  # of the model in its library
     file: str  # path of the weights
@@ -171,15 +169,15 @@ class BackboneConfig(Config):
 
     library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
     name: str  # in its library, without the tag
-    # hub tag, or {tag: ..., file: ...}, or a file, which brings no mean and std; null: random
+    # hub tag, {tag: ..., file: ...}, or a file (without mean and std); null: random
     pretrained: Either[str, TaggedFile] | None = None
-    # quoted; of the weights file, or its first digits; null: unchecked
+    # quoted; of the weights file, or its first digits
     sha256: Sha256 | None = None
-    revision: str | None = None  # commit or branch of the tag's repository; null: newest
+    revision: str | None = None  # commit or branch of the tag; null: newest
     # open_clip only. projected: CLIP's shared space; pooled: before projection
     features: Literal["projected", "pooled"] = "projected"
-    stride_px: Pixels | None = None  # of patches, which overlap below their size; null: no overlap
-    reset: list[str] = []  # names of modules to reinitialise (Vo and Hays' NetB: the last layer)
+    stride_px: Pixels | None = None  # of patches, which overlap below their size
+    reset: list[str] = []  # modules to reinitialise (Vo and Hays' NetB: the last layer)
     kwargs: dict[str, Any] = {}  # for the library's create_model
 
     @property
@@ -213,7 +211,7 @@ class BackboneConfig(Config):
 
 
 class ImageConfig(Config):
-    """The preprocessing that training, validation and the submission share."""
+    """The preprocessing of training, validation and submission."""
 
     size_px: Pixels  # side of the square that the backbone sees
     fit: Fit = "squash"  # how an image becomes a square
@@ -244,16 +242,15 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
-    # of the last Linear, by deviation at F features. torch: (3 F) ** -0.5; with bias 0, lecun_normal: F **
-    # -0.5 (UnED); xavier_uniform: sqrt(2 / (F + dim)) (3rd place)
+    # of the last Linear; torch, or with bias 0 lecun_normal (UnED) or xavier_uniform (3rd place)
     init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
-    # widths of Linear + activation layers before the last Linear; PUMA's MLP-3: [2048, 2048] with gelu
+    # widths of layers before the last Linear; PUMA's MLP-3: [2048, 2048] with gelu
     hidden: list[Width] = []
     activation: Literal["relu", "gelu"] = "relu"  # after each hidden layer
     branches: BranchesConfig | None = None
-    # append H / W, H / 224, W / 224 of the original image to the features (5th place)
+    # append H / W, H / 224, W / 224 of the image to the features (5th place)
     image_shape: bool = False
-    # equal parts of the embedding, each of unit length: members of an ensemble (DREML)
+    # of the embedding, each of unit length: members of an ensemble (DREML)
     parts: PositiveInt = 1
     # output of a fitted linear map; set by compose.py, or with start_from
     reduced_dim: Width | None = None

@@ -33,15 +33,14 @@ class AugmentConfig(Config):
     to 1 without further words are probabilities.
     """
 
-    # how a crop becomes a square in training; null: as in scoring (UnED: squash, then crop; UniFEx: the
-    # reverse)
+    # of a crop in training; null: as in scoring (UnED: squash, then crop; UniFEx: the reverse)
     fit: Fit | None = None
-    # distort before the resize (1st and 4th place); slower, as JPEGs are decoded at full size
+    # distort before the resize (1st and 4th place); slower
     full_size: bool = False
     crop_scale: Range[PositiveFloat] = [0.5, 1.0]  # of the area
     crop_ratio: Range[PositiveFloat] = [0.8, 1.25]  # width over height of a crop
-    # what crop_ratio is relative to. image: the image's ratio; absolute: pixels, as RandomResizedCrop (PUMA,
-    # 5th place); square: its largest square, as Resize and RandomCrop (DREML, Vo and Hays)
+    # crop_ratio is relative to the image's ratio; absolute: to 1, as RandomResizedCrop (PUMA, 5th place);
+    # square: to its largest square, as Resize and RandomCrop (DREML, Vo and Hays)
     crop_ratio_of: Literal["image", "absolute", "square"] = "image"
     flip: Probability = 0.0  # of a horizontal flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, ImageNet policy
@@ -54,12 +53,11 @@ class AugmentConfig(Config):
     brightness: NonNegativeFloat | None = None  # null: `color`; so for the next two
     contrast: NonNegativeFloat | None = None  # around the mean grey of the image
     saturation: NonNegativeFloat | None = None  # around the greyscale image
-    # adds up to so many grey levels, where `brightness` multiplies; .1 of Albumentations (2nd, 6th place) and
-    # TensorFlow (3rd) is 25.5
+    # up to so many grey levels; .1 of Albumentations (2nd, 6th place) and TensorFlow (3rd) is 25.5
     brightness_levels: Annotated[float, Field(ge=0, le=255)] = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # up to this fraction of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
-    # probability of brightness to saturation, of hue, and of rgb_shift
+    # probability of brightness to saturation, of hue, of rgb_shift
     color_share: Probability = 0.8
     rgb_shift_share: Probability | None = None  # null: color_share; 6th place: .5
     gray: Probability = 0.0  # of greyscale
@@ -70,8 +68,7 @@ class AugmentConfig(Config):
     erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
     erase_boxes: PositiveInt = 1  # 6th place: 8
     erase_color: Literal["grey", "black"] = "grey"  # black: 1st, 2nd and 6th place
-    # probability of blending with another image, by a weight from 0 to 1: the student imitates teachers
-    # between images (Beyer et al., CVPR 2022, 3)
+    # of blending with another image, for a student (Beyer et al., CVPR 2022, 3)
     mixup: Probability = 0.0
 
     @property
@@ -164,7 +161,7 @@ class ShardsConfig(Config):
     """
 
     name: Literal["shards"]
-    window: PositiveInt = 16  # shards whose images are shuffled together
+    window: PositiveInt = 16  # shards shuffled together
 
 
 DomainSamplerConfig = (

@@ -36,8 +36,8 @@ class LearningRates(_ByPart):
     `classes`, for class weights and proxies, is required if a loss has them.
     """
 
-    # from this backbone block on: {0: 0.0, 15: 1e-7} freezes stem and blocks 0 to 14; layers before the first
-    # given block and after the last have `backbone`
+    # from this backbone block on: {0: 0.0, 15: 1e-7} freezes stem and blocks 0 to 14; other layers have
+    # `backbone`
     blocks: dict[Annotated[int, Field(ge=0)], NonNegativeFloat] = {}
 
     @property
@@ -90,7 +90,7 @@ class CosineSchedule(Config):
     """From the peak rate to `end` times the peak, after the warm-up."""
 
     name: Literal["cosine"] = "cosine"
-    end: Fraction = 0.0  # final rate, as a fraction of the peak
+    end: Fraction = 0.0  # final share of the peak
     # update once per period (2nd and 5th place: 1 epoch); null: at every step
     every: Duration | None = None
 
@@ -108,40 +108,40 @@ class StageConfig(Config):
     NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
 
     name: str = "train"  # in logs
-    # passes over the stage's images; may be a fraction
+    # of the stage; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    # micro-batches per step: less memory, more time. Losses that compare images still see the batch, by
-    # another forward pass; for others, the head's batch normalisation sees a micro-batch
+    # micro-batches per step: less memory, more time. Losses that compare images still see the batch; for
+    # others, the head's batch normalisation sees a micro-batch
     accumulate: PositiveInt = 1
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
     # carry: parameters that trained in the stage before keep their moments
     optimizer_state: Literal["reset", "carry"] = "reset"
     schedule: Schedule = CosineSchedule()
-    warmup: Duration | None = None  # rise to the peak rate; null: none
-    warmup_start: Fraction = 0.0  # as a fraction of the peak; 2nd place: .01
+    warmup: Duration | None = None  # rise to the peak rate
+    warmup_start: Fraction = 0.0  # share of the peak; 2nd place: .01
     warmup_every: Duration | None = None  # raise once per period (5th place); null: at every step
     weight_decay: Either[NonNegativeFloat, WeightDecays] = 1e-4  # of matrices called weight or proj
-    # decay biases and norms too, as torch does (1st, 2nd, 4th, 5th place, UniFEx, UnED)
+    # decay biases and norms too (1st, 2nd, 4th, 5th place, UniFEx, UnED)
     decay_vectors: bool = False
-    decay_embeddings: bool = False  # decay tokens, position embeddings, bias tables, prompts too
+    decay_embeddings: bool = False  # tokens, position embeddings, bias tables, prompts too
     # factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together
     clip_grad_value: PositiveFloat | None = None  # of each element, either way
-    # of the backbone. frozen: by pretraining's statistics (modules without it learn theirs); train: by a
-    # process's micro-batch, the first's statistics are saved; synced: by all processes, on GPUs. {layer4:
-    # train} freezes the others
+    # of the backbone. frozen: pretraining's statistics, where there are some; train: a process's
+    # micro-batch, the first's are saved; synced: of all processes, on GPUs. {layer4: train} freezes the
+    # others
     batch_norm: BatchNorm = "frozen"
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation, two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # the average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
-    # for a frozen backbone: cached features of so many random views per image; null: none
+    # of a frozen backbone: cached features of so many random views per image
     cached_views: PositiveInt | None = None
-    # cached outputs of teachers on so many random views per image; null: none
+    # cached outputs of teachers on so many random views per image
     repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
@@ -150,7 +150,7 @@ class StageConfig(Config):
     domains: Names | None = None  # null: all
     augment: AugmentConfig = AugmentConfig()
     validate_every: Duration | None = None  # null: at the stage's end
-    # validations without gain before the stage ends; null: no limit
+    # validations without gain before the stage ends
     patience: PositiveInt | None = None
 
     @property

@@ -35,7 +35,7 @@ class ScoredOn(Config):
     NEEDS = {"root": "manifest"}
 
     manifest: str | None = None  # null: the run's
-    root: str | None = None  # default: the manifest's folder, or the run's root
+    root: str | None = None  # null: the manifest's folder, or the run's root
     split: Literal["val", "test"] = "test"  # of the manifest
     index: Literal["merged", "separate"] = "merged"  # one of all domains, or one each
 
@@ -45,7 +45,7 @@ class EvaluateConfig(Config):
 
     NEEDS = {"pool": "layers", "norm": "layers"}
 
-    # a row above (same seed), `NAME, seed 2`, or any model for embed.py; or one per domain
+    # a row above (same seed), `NAME, seed 2`, any model for embed.py, or one per domain
     models: str | Annotated[dict[str, str], Field(min_length=1)]
     join: Literal["oracle", "mean", "concat"] = "oracle"  # of several models, as validate.py does
     reduce: Literal["pca", "pca-whitened", "random", "first"] | None = None  # as validate.py does
@@ -73,12 +73,11 @@ class RowConfig(Config):
     seeds: Seeds | None = None  # null: the study's
     # also train without each fold's domains; a number: for the first so many seeds
     unseen: bool | Annotated[int, Field(ge=1)] = False
-    # an ensemble, like a file of configs/compose/, without name and out. A member or teacher is a row above
-    # (same seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any model
+    # an ensemble, as in configs/compose/, without name and out. A member or teacher is a row above (same
+    # seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any model
     compose: dict[str, Any] | None = None
-    evaluate: EvaluateConfig | None = None  # another way to score rows above
-    # values of keys, one row each; the row's name holds them: `arcface, classes {lr.classes}` for
-    # `train.lr.classes: [.1, .3]`
+    evaluate: EvaluateConfig | None = None  # other scoring of rows above
+    # values of keys, one row each, named `arcface, classes {lr.classes}` for `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     def faults(self) -> Iterator[Fault]:

@@ -55,10 +55,10 @@ class ClassificationConfig(Task):
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
-    # widths below model.head.dim: the first so many numbers train as embeddings too (Matryoshka), with class
-    # weights of their own; export.py --dim cuts to one
+    # widths below model.head.dim that train as embeddings too (Matryoshka), with own class weights;
+    # export.py --dim cuts to one
     nested: list[Width] = []
-    # widths of Linears, ReLUs between, from embedding to loss; not used in scoring (Vo and Hays, 3.3)
+    # widths of Linears, ReLUs between, from embedding to loss in training (Vo and Hays, 3.3)
     projector: list[Width] = []
     # embedding: of unit length; relu: a ReLU of the head's output
     projector_input: Literal["embedding", "relu"] = "embedding"
@@ -95,7 +95,7 @@ class DataConfig(Images):
     """The training and validation data."""
 
     leave_out: list[str] = []  # domains excluded from training and validation
-    # loader processes per process; null: its share of the cores, at most 16
+    # loaders per process; null: its share of the cores, at most 16
     workers: Workers | None = None
 
 
@@ -111,9 +111,9 @@ class RetentionConfig(Config):
 
     NEEDS = {"generic": "features"}
 
-    # weight of the squared distance from pretrained weights (L2-SP)
+    # of the squared distance from pretrained weights (L2-SP)
     weights: NonNegativeFloat = 0.0
-    features: NonNegativeFloat = 0.0  # weight of the mean 1 - cosine to pretrained features
+    features: NonNegativeFloat = 0.0  # of the mean 1 - cosine to pretrained features
     generic: GenericImagesConfig | None = None  # null: use the training images
 
     def faults(self) -> Iterator[Fault]:
@@ -122,27 +122,26 @@ class RetentionConfig(Config):
 
 
 class RunConfig(Config):
-    """One training run; its resolved form is written to the run folder."""
+    """One training run."""
 
     COMMON: ClassVar = ("train", "stages")
 
     name: Name  # of the run folder
     out: Output = "runs"  # the parent of the run folder
-    # initial weights: a run or soup with this backbone, without class weights; `retention` refers to the
-    # pretrained ones
+    # a run or soup with the initial weights, but for class weights; `retention` refers to the pretrained
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
-    precision: Literal["no", "bf16", "fp16"] = "no"  # of autocast; weights stay in float32
+    precision: Literal["no", "bf16", "fp16"] = "no"  # of autocast; weights are float32
     log_every: Steps = 20  # a line of metrics.jsonl
-    trackers: list[Tracker] = ["tensorboard"]  # logs besides metrics.jsonl; each must be installed
-    checkpoint_every: Steps = 500  # a checkpoint to resume from
+    trackers: list[Tracker] = ["tensorboard"]  # beside metrics.jsonl; each must be installed
+    checkpoint_every: Steps = 500  # for resuming
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
-    copy_frozen: bool = False  # write frozen pretrained weights to the run folder too
-    gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
-    # the same bits in each run where a GPU's operators allow it; slower, without TensorFloat-32
+    copy_frozen: bool = False  # frozen pretrained weights to the run folder too
+    gradient_checkpointing: bool = False  # less memory, a third more time
+    # the same bits in each run, where a GPU's operators allow it; slower
     deterministic: bool = False
     channels_last: bool = False  # memory format of images and convolutions
-    compile: bool = False  # torch.compile: minutes at each stage's start, faster steps
+    compile: bool = False  # minutes at each stage's start, faster steps
     on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches and retry
     data: DataConfig
     model: ModelConfig

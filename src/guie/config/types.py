@@ -64,8 +64,8 @@ class Config(BaseModel):
 class Images(Config):
     """The images of a manifest."""
 
-    manifest: str  # CSV or Parquet, as curate.py writes it
-    root: str | None = None  # default: the manifest's folder
+    manifest: str  # as curate.py writes it
+    root: str | None = None  # null: the manifest's folder
 
 
 def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
