@@ -28,7 +28,6 @@ from small_models import (
     model_config,
     stirred,
 )
-from torch import Tensor
 
 from exported import check_exported
 from guie.base.errors import UserError
@@ -96,21 +95,6 @@ def test_what_is_added_learns_is_saved_and_is_the_models_own(
         for parameter in added_to(backbone):
             parameter.zero_()
         assert torch.equal(other(images()), changed)
-
-
-@pytest.mark.parametrize(("family", "added"), with_prompts)
-def test_checkpointing_draws_and_computes_the_same(family: str, added: dict[str, Any]) -> None:
-    backbone = stirred(adapted(family, **added)[0]).train()
-
-    def gradients() -> list[Tensor]:
-        backbone.zero_grad()
-        torch.manual_seed(3)
-        backbone(images()).square().sum().backward()
-        return [p.grad.clone() for p in added_to(backbone)]
-
-    plain = gradients()
-    backbone.checkpoint_gradients()
-    torch.testing.assert_close(gradients(), plain, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("family", "added"), with_prompts)

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from toy_configs import sets
 
 import train
-import two_processes
 from class_weights import with_class_weights
 from composing import composition
 from guie.base.errors import UserError
@@ -96,17 +95,6 @@ def test_every_teacher_contributes_and_none_is_saved(run: Path) -> None:
     labels = (run / "classes.txt").read_text(encoding="utf-8").splitlines()
     assert read_class_weights(run, labels)[1].shape == (len(labels), 1, 16)
     open_model(run)
-
-
-@pytest.mark.slow
-def test_two_processes_teach_as_one(words: list[str], tmp_path: Path) -> None:
-    """But for what is drawn: no teacher is dropped here. The memory holds whole batches, in any order."""
-    words = [*words, *sets("task.criteria.3.relation.drop=0", "model.head.dropout=0", TAME)]
-    one = train.main([*words, *sets(f"out={tmp_path / 'one'}")])
-    two_processes.run("train", [*words, *sets(f"out={tmp_path / 'two'}")])
-    two = tmp_path / "two" / one.name
-    # Rounding grows from step to step: 0.001 after seven
-    assert logged_losses(two) == pytest.approx(logged_losses(one), rel=3e-3)
 
 
 def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> None:
