@@ -118,10 +118,7 @@ def test_a_loss_has_weights_and_settings_of_its_own_or_none(here: Path) -> None:
         ({"source": "own.py"}, r"c.yaml:\d+: loss.source: .*name a Python file and a class in it"),
         ({"source": "own.py:Sqared"}, "own.py: has no class Sqared; did you mean Squared"),
         ({"source": "own.py:Pull"}, "own.py:Pull: must be a subclass of .*MarginRule$"),
-        (
-            {"settings": {"margin": 1.0, "margn": 1.0}},
-            "own.py:Squared: settings: margn: unknown key; did you mean",
-        ),
+        ({"settings": {"margin": 1.0, "margn": 1.0}}, "own.py:Squared: settings: margn: unknown"),
         ({"settings": {}}, "own.py:Squared: settings: margin: missing"),
         ({"settings": {"margin": -1.0}}, "own.py:Squared: settings: margin: .*greater than"),
         ({"margin_rad": 0.3}, r"c.yaml:\d+: loss.margin_rad: unknown key"),

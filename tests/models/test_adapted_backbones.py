@@ -121,28 +121,12 @@ QV = {**LORA, "targets": ["q", "v"]}
 @pytest.mark.parametrize(
     ("backbone", "added", "message"),
     [
-        (
-            RESNET,
-            {"adapters": STOCHASTIC},
-            "model.adapters: ResNet is not supported; use a pre-norm",
-        ),
+        (RESNET, {"adapters": STOCHASTIC}, "model.adapters: ResNet is not supported; use a"),
         (RESNET, {"prompts": POOL}, "model.prompts: ResNet is not supported"),
-        (
-            TINY_VIT,
-            {"adapters": {**STOCHASTIC, "blocks": [0, 2]}},
-            "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1$",
-        ),
+        (TINY_VIT, {"adapters": {**STOCHASTIC, "blocks": [0, 2]}}, "blocks: 2: .* blocks 0 to 1$"),
         (SIGLIP, {"prompts": POOL}, "model.prompts: not supported .* attention pooling"),
-        (
-            DINO,
-            {"prompts": POOL},
-            "model.prompts: Eva has rotary position embeddings in every block",
-        ),
-        (
-            FUSED,
-            {"adapters": QV},
-            "model.adapters.0.targets: EvaAttention does not support .* q, v",
-        ),
+        (DINO, {"prompts": POOL}, "model.prompts: Eva has rotary position embeddings in every"),
+        (FUSED, {"adapters": QV}, "adapters.0.targets: EvaAttention does not support .* q, v"),
         (FUSED, {"adapters": {**QV, "targets": ["out"]}}, None),
         (SEPARATE, {"adapters": QV}, None),
     ],

@@ -351,16 +351,15 @@ def test_matrices_decay_and_layer_decay_rises_in_a_timm_family(family: str) -> N
         assert_rates_rise(tower, tower)
 
 
+COCA = ("text.text_projection", "text_decoder.text_projection")
+
+
 @pytest.mark.parametrize(
     ("name", "free", "order_is_known"),
     [
         ("RN50", {"text_projection"}, False),
         ("ViT-B-32", {"visual.proj", "text_projection"}, True),
-        (
-            "coca_ViT-B-32",
-            {"visual.proj", "text.text_projection", "text_decoder.text_projection"},
-            False,
-        ),
+        ("coca_ViT-B-32", {"visual.proj", *COCA}, False),
         ("convnext_base", {"text_projection"}, True),
         ("EVA02-B-16", {"text.text_projection"}, True),
         ("ViT-B-16-SigLIP2", set(), True),
