@@ -130,6 +130,7 @@ METACLASSES = "task.metaclasses.count=4"
 SOFTMAXES = "is for losses with a margin softmax, such as arcface"
 PLAIN_CLIP = "task contrastive trains a plain CLIP"
 TUNED = "{kind: tuned}"
+TWO_PARTS = "model.head.parts=2"
 NO_PART = "this task has no such part; allowed: backbone"
 ONLINE = ["model.head=null", "train.lr.teachers=1", "train.lr.head=0", "task={name: online}"]
 
@@ -151,8 +152,8 @@ EXCLUSIVE = [
     (["task.loss.name=softmax", "stages.1.margin=1"], "is for losses with a margin rule"),
     ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 leaves class weights"),
     ([METACLASSES, "task.loss.classifier=separate"], "metaclasses mix domains; set it to jo"),
-    (["train.lr.projector=1", METACLASSES, "task.projector=[8]"], "would mix"),
-    (["model.head.parts=2"], "needs task.metaclasses"),
+    (["train.lr.projector=1", METACLASSES, TWO_PARTS, "task.projector=[8]"], "would mix"),
+    ([TWO_PARTS], "needs task.metaclasses"),
     ([METACLASSES, "task.nested=[8]"], "excludes task.metaclasses"),
     (["task.nested=[32,16]"], "needs rising widths below model.head.dim, 64"),
     (["model.head.parts=3"], "3 does not divide dim 64"),
