@@ -139,9 +139,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/distillation.py
 	$(BIN)/python tests/bench/curation.py
 	$(BIN)/python tests/bench/planted.py --images 150 --each 6
-	$(BIN)/python tests/bench/exact_search.py --share 0.02
-	$(BIN)/python tests/bench/searching.py update first
-	$(BIN)/python tests/bench/startup.py
+	$(BIN)/python tests/bench/searching.py update first exact
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
 	$(BIN)/python tests/torch111/check.py --cache .cache/torch-1.11 $(wildcard submissions/*/submission.zip)

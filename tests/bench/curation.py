@@ -1,27 +1,22 @@
-"""What curation costs: the table at UnED's size, an image's checks, near-duplicates, placeholders.
+"""What curation costs: the table at UnED's size, and near-duplicates.
 
-python tests/bench/curation.py [table] [images] [hashes] [cells] [pairs] [placeholders]
-                               [--hashes 1000000] [--radius 10] [--files 300000]
+python tests/bench/curation.py [table] [hashes] [cells] [pairs] [--hashes 1000000] [--radius 10]
 
 Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory is its
-own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images` compares one
-worker with plain decoding of the same JPEGs by Pillow, and shows what the cache of checks saves. `hashes`
-searches as cleaning does up to a million images, and by faiss' flat index for a sample of the queries.
-`cells` searches k-means cells, as cleaning does above three million hashes, among half of the hashes and
-among all, and estimates more from both.
-`pairs` counts the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of drawn toy images
-without it. `placeholders` cleans many files that are few pictures, at half the size and at the whole.
+own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `hashes` searches as
+cleaning does up to a million images, and by faiss' flat index for a sample of the queries. `cells` searches
+k-means cells, as cleaning does above three million hashes, among half of the hashes and among all, and
+estimates more from both. `pairs` counts the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of
+drawn toy images without it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import faiss
@@ -31,38 +26,30 @@ from common import (
     arguments,
     forget_peak,
     in_own_process,
-    in_turn,
     peak_gb,
-    photographs,
-    ratio,
     show,
     wall_and_cpu,
 )
-from PIL import Image
 
 import toydomains
 from guie.config import real_root
-from guie.config.data import CleaningConfig, NearConfig, OversampleConfig
+from guie.config.data import OversampleConfig
 from guie.curation.classes import cap, drop_rare, oversample, split_validation
-from guie.curation.cleaning import clean
 from guie.curation.duplicates import pairs
 from guie.curation.duplicates.pairs import close_pairs
-from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 from guie.rows.checks import Checks
-from guie.rows.fingerprints import FINGERPRINTS, fingerprint, pixel_digest
+from guie.rows.fingerprints import FINGERPRINTS
 
 DOMAINS = ("landmarks", "nature", "food", "products", "art", "retail", "clothes", "cars")
 ROWS, CLASSES = 2_830_000, 316_446  # of UnED
 MIN_IMAGES, MAX_IMAGES = 3, 100
 OVERSAMPLE = OversampleConfig(target=20)
-IMAGES, SIDE = 300, 500  # drawn photographs
 COMPARED = 8192  # queries that the flat index is timed on
 PLANTED_BITS = 12  # neighbours are planted at 0 to 12 bits
 FACTORS = 48  # on which the bits of drawn hashes depend: one pair of 50,000 is within 12 bits
 GROWING = (1000, 2000, 4000, 8000, 16_000, 24_000)  # images
 ESTIMATED = (10_000_000, 40_000_000)  # hashes
-PICTURES, FEATURES = 64, 64  # of the placeholders
 
 
 def draw_table() -> pd.DataFrame:
@@ -131,49 +118,6 @@ def table_steps(folder: Path) -> Iterator[tuple]:
         yield step(f"write {suffix}", lambda p=path: save_manifest(table, p), suffix)
     for suffix, taken in spent.items():
         yield f"all, {suffix}", *taken, ""
-
-
-def measure_images(args: argparse.Namespace, folder: Path) -> None:
-    files = photographs(folder, IMAGES, SIDE * 3 // 4)
-    names = [file.name for file in files]
-    os.environ["GUIE_CACHE"] = str(folder / "cache")
-
-    def plain() -> None:
-        for file in files:  # a list would keep the pictures in new memory, which is slow
-            Image.open(file).convert("RGB")
-
-    def hashed() -> None:
-        for name in names:
-            pixel_digest(open_as_seen(folder / name))
-
-    def everything() -> None:
-        for name in names:
-            fingerprint(str(folder), "seen", name)
-
-    def from_cache() -> None:
-        checks = Checks(FINGERPRINTS, folder, names)
-        checks.fill(1, "checks")
-        checks.table()
-
-    def first() -> None:
-        shutil.rmtree(folder / "cache", ignore_errors=True)
-        from_cache()
-
-    ways = {
-        "plain decoding": plain,
-        "decoding with pixel hash": hashed,
-        "all that cleaning compares": everything,
-        "the same, cached": first,
-        "from the cache": from_cache,
-    }
-    taken = in_turn(ways, 5, wall_and_cpu, warm_up=False)
-    rows = []
-    for name, rounds in taken.items():
-        each_ms = 1e3 * np.median(rounds, axis=0) / IMAGES
-        rows.append((name, *each_ms, *ratio(taken, name, "plain decoding")))
-    size_kb = statistics.mean(file.stat().st_size for file in files) / 1e3
-    title = f"{IMAGES} JPEGs of {SIDE} px and {size_kb:.0f} kB, one worker, {peak_gb():.2f} GB"
-    show(["", "ms", "ms of CPU", "x plain", "of CPU"], rows, title)
 
 
 def draw_prints(count: int) -> tuple[np.ndarray, pd.DataFrame]:
@@ -254,66 +198,16 @@ def growth(prints: pd.DataFrame) -> Iterator[tuple]:
             yield f"{count:,}", all_pairs, all_s, own, own / count, own_s
 
 
-def draw_placeholders(files: int) -> pd.DataFrame:
-    """Files of few pictures, as `clean` takes them; each second picture is near the one before."""
-    rng = np.random.default_rng(0)
-    hashes = rng.integers(0, 2**64, PICTURES, dtype=np.uint64)
-    hashes[1::2] = hashes[::2] ^ np.uint64(3)
-    picture, number = rng.integers(0, PICTURES, files), rng.integers(0, files * 2 // 5, files)
-    digits = np.array([f"{value:016x}" for value in hashes.tolist()], object)[picture]
-    domain = np.array(DOMAINS, object)[number % len(DOMAINS)]
-    table = pd.DataFrame({"domain": domain, "label": domain + pd.Series(number).map("/{}".format)})
-    order = pd.Series(rng.permutation(files)).map("{:08d}".format)
-    return table.assign(
-        image_path=order + pd.Series(picture).map("/{}.jpg".format),
-        split=rng.choice(["train", "val", "test"], files, p=[0.8, 0.1, 0.1]),
-        pixels=digits,
-        **dict.fromkeys(["whole", "content", "centre", "mirrored"], digits),
-    )
-
-
-def embed(paths: Sequence[str], view: str) -> np.ndarray:
-    """The same features for each two pictures."""
-    number = [int(path.split("/")[1].removesuffix(".jpg")) // 2 for path in paths]
-    drawn_PD = np.random.default_rng(0).normal(size=(max(number, default=0) + 1, FEATURES))
-    return (drawn_PD / np.linalg.norm(drawn_PD, axis=1, keepdims=True))[number].astype(np.float32)
-
-
-class Same:
-    """Pictures that do not differ: what is near is a copy."""
-
-    def between(self, found: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
-        return np.zeros(len(found))
-
-    def altered(self, paths: Sequence[str]) -> np.ndarray:
-        return np.zeros(len(paths))
-
-
-def measure_placeholders(args: argparse.Namespace, folder: Path) -> None:
-    rows = []
-    for files in (args.files // 2, args.files):
-        table, near = draw_placeholders(files), NearConfig(action="drop")
-        config = CleaningConfig(near=near, labels_max=files * 2 // 5, leaks="drop_train")
-        began = wall_and_cpu()
-        left, found, *_ = clean(table, config, embed, Same())
-        taken = wall_and_cpu() - began
-        rows.append((f"{files:,} files", *taken, peak_gb(), len(found), len(left)))
-    heads = ["", "s", "of CPU", "peak GB so far", "found", "left"]
-    show(heads, rows, f"{PICTURES} pictures in many files")
-
-
 PARTS = {
     "table": measure_table,
-    "images": measure_images,
     "hashes": measure_hashes,
     "cells": measure_cells,
     "pairs": measure_pairs,
-    "placeholders": measure_placeholders,
 }
 
 
 def main() -> None:
-    args = arguments(__doc__, parts=list(PARTS), hashes=1_000_000, radius=10, files=300_000)
+    args = arguments(__doc__, parts=list(PARTS), hashes=1_000_000, radius=10)
     for part in args.parts:
         with tempfile.TemporaryDirectory() as name:
             if part == "table":  # drawn here: its memory is no part of the peak

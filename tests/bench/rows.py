@@ -1,22 +1,18 @@
-"""How the number of rows matters: at the start of a training from shards, and in a store of rows.
+"""How the number of rows matters at the start of a training from shards.
 
-python tests/bench/rows.py [start] [store] [--rows 1000000] [--classes 100000]
+python tests/bench/rows.py [--rows 1000000] [--classes 100000]
 
-`start` packs a few drawn JPEGs into one shard, whose index repeats them under as many names as there are
+It packs a few drawn JPEGs into one shard, whose index repeats them under as many names as there are
 rows. Then a process of its own starts as training does: it checks the index, finds which images were
 decoded, lists the classes, hashes the rows for a later resume, and loads a first batch with two loader
 processes. A second start reads the checked table and the places from the cache, mapped from disk. Memory is
 the process's own peak above its imports; mapped files are not counted, as all processes share them.
-
-`store` fills a store of computed rows, 64 numbers each, finds what is missing, and reads rows.
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
-import resource
 import tempfile
 import threading
 import time
@@ -43,14 +39,9 @@ from guie.data.preprocess import Preprocess
 from guie.data.sampling import RankBatches, Sampler
 from guie.data.shards.index import read_facts, write_index
 from guie.rows.checks import readable
-from guie.rows.states import States
-from guie.rows.store import Store
 
 IMAGES, HEIGHT = 64, 240  # that are drawn
 SIZE_PX, BATCH, WORKERS = 112, 128, 2
-BLOCK, DIM = 4096, 64  # of the store
-NEW = 1000  # images that the store lacks
-READ = 8192  # rows read at random
 
 
 def write_repeated(folder: Path, rows: int, classes: int) -> Path:
@@ -137,52 +128,17 @@ def steps_of_start(index: Path) -> Iterator[tuple[str, float]]:
     yield lap("load a first batch")
 
 
-def measure_start(args: argparse.Namespace, folder: Path) -> None:
-    index = in_own_process(write_repeated, folder, args.rows, args.classes)
-    size_mb = index.stat().st_size / 1e6
-    print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
-    for title in ("First start", "Second start"):
-        steps = in_own_process(start, index)
-        whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
-        show(["", "seconds", "peak, GB"], [*steps, whole], title)
-
-
-def steps_of_store(count: int, folder: Path) -> Iterator[tuple[str, float]]:
-    lap = Laps()
-    names = [f"{number % 300_000:06d}/{number:08d}.jpg" for number in range(count + NEW)]
-    states = States(names, np.full(count + NEW, 60_000), np.arange(count + NEW) + 10**18)
-    yield lap("names, sizes and times")
-    assert len(states.key_N) == count + NEW
-    yield lap("their keys")
-    store = Store(folder, {"bench": DIM}, np.float16)
-    rows = np.zeros((BLOCK, DIM), np.float16)
-    for first in range(0, count, BLOCK):
-        part = np.arange(first, min(first + BLOCK, count))
-        rows[:, 0] = part[0] % 1000  # else all blocks would be one file
-        store.add(states.take(part), rows[: len(part)])
-    yield lap("adding them")
-    assert len(store.missing(states)) == NEW
-    yield lap("finding what is missing")
-    opened = store.open(states, DIM)
-    yield lap("opening")
-    opened[np.random.default_rng(0).integers(0, count, READ)]
-    yield lap(f"reading {READ:,} rows")
-
-
-def measure_store(args: argparse.Namespace, folder: Path) -> None:
-    rows = (
-        (*step, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
-        for step in steps_of_store(args.rows, folder)
-    )
-    show(["", "seconds", "peak so far, GB"], rows, f"A store of {args.rows:,} keys")
-
-
 def main() -> None:
-    args = arguments(__doc__, parts=("start", "store"), rows=1_000_000, classes=100_000)
-    for part in args.parts:
-        with tempfile.TemporaryDirectory() as name:
-            os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
-            {"start": measure_start, "store": measure_store}[part](args, Path(name))
+    args = arguments(__doc__, rows=1_000_000, classes=100_000)
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
+        index = in_own_process(write_repeated, Path(name), args.rows, args.classes)
+        size_mb = index.stat().st_size / 1e6
+        print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
+        for title in ("First start", "Second start"):
+            steps = in_own_process(start, index)
+            whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
+            show(["", "seconds", "peak, GB"], [*steps, whole], title)
 
 
 if __name__ == "__main__":

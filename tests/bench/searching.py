@@ -1,14 +1,16 @@
-"""The index: an update by three images, the first hit, and the recall of smaller vectors by their engines.
+"""The index: an update, the first hit, exact search, and the recall of smaller vectors by their engines.
 
 python tests/bench/searching.py update [--vectors 1000000]
 python tests/bench/searching.py first [--vectors 1000000]
+python tests/bench/searching.py exact
 python tests/bench/searching.py recall [--embeddings E.npz --manifest M]
 
 `update` writes drawn unit vectors of 64 numbers, and updates them by one new, one changed and one gone image,
 without listing and embedding. `first` times a new process from opening to the first hit, exactly and by
-Lance's index. `recall` searches 16-bit, 8-bit, 4-bit and binary vectors for the neighbours of 500 images, and
-counts those of the exact search's first 10; the images are drawn vectors, or those of the embeddings. It
-needs requirements/judges.txt.
+Lance's index. `exact` searches UnED's size for a fiftieth of its queries: ours, faiss' flat index, the bare
+matrix product. It has 1,397,126 vectors, of which a tenth is repeated. `recall` searches 16-bit, 8-bit, 4-bit
+and binary vectors for the neighbours of 500 images, and counts those of the exact search's first 10; the
+images are drawn vectors, or those of the embeddings. It needs requirements/judges.txt.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import pandas as pd
-from common import arguments, show
+from common import arguments, in_turn, peak_gb, ratio, show
 from lancedb.index import BTree, IvfFlat
+from tqdm import tqdm
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.files import load_embeddings
@@ -38,6 +42,7 @@ from guie.search.table import VECTOR, Facts, Index
 
 DIM, K, QUERIES, CENTRES = 64, 10, 500, 1000
 DEPTH, OVER = 200, 20.0  # of HNSW: list of candidates; those re-ranked, over those returned
+UNED, UNED_QUERIES, BLOCK = 1_397_126, 241_986 // 50, 4096
 UPSERTED = 10_000  # points that Qdrant takes at once
 FIRST = """
 import sys, time
@@ -116,6 +121,40 @@ def first(count: int, folder: Path) -> None:
         output = subprocess.run(code, capture_output=True, text=True, check=True).stdout
         rows.append([kind, *map(float, output.split())])
     show(["search", "s to the first hit", "s a later query", "GB"], rows)
+
+
+def exact() -> None:
+    rng = np.random.default_rng(0)
+    index_ND = unit_vectors(rng.standard_normal((UNED, DIM), dtype=np.float32), np.arange(UNED))
+    copied = rng.permutation(UNED)[: UNED // 10]
+    index_ND[copied] = index_ND[rng.integers(UNED, size=len(copied))]
+    queries_QD, base_gb = index_ND[:UNED_QUERIES], peak_gb()
+    ours, flat = ExactIndex(index_ND), faiss.IndexFlatIP(DIM)
+    flat.add(index_ND)
+    out = np.empty((BLOCK, BLOCK), np.float32)
+
+    def product(block_BD: np.ndarray) -> None:
+        for n in range(0, UNED, BLOCK):
+            part_ND = index_ND[n : n + BLOCK]
+            np.matmul(block_BD, part_ND.T, out=out[: len(block_BD), : len(part_ND)])
+
+    ways = {
+        "bare product": lambda block, at: product(block),
+        "faiss flat": lambda block, at: flat.search(block, 100),
+        "ours": lambda block, at: ours.search(block, 100, at + np.arange(len(block))),
+    }
+
+    def all_queries(way: Callable) -> None:
+        for at in tqdm(range(0, UNED_QUERIES, BLOCK)):
+            way(queries_QD[at : at + BLOCK], at)
+
+    seconds = in_turn({n: partial(all_queries, way) for n, way in ways.items()}, 1, warm_up=False)
+    rows = (
+        (way, taken[0], ratio(seconds, way, "bare product"), ratio(seconds, way, "faiss flat"))
+        for way, taken in seconds.items()
+    )
+    show(["", "s", "/ product", "/ faiss"], rows, f"{UNED_QUERIES:,} queries x {UNED:,}, depth 100")
+    print(f"peak memory {peak_gb():.2f} GB, {base_gb:.2f} of it before the searches")
 
 
 Found = Iterator[tuple[str, str, np.ndarray]]  # engine, kind of vectors, (B, K) positions
@@ -218,11 +257,13 @@ def qdrant(vectors_ND: np.ndarray, queries_BD: np.ndarray, folder: Path) -> Foun
 def main() -> None:
     parts = {"update": update, "first": first}
     given = {"vectors": 1_000_000, "embeddings": "", "manifest": ""}
-    args = arguments(__doc__, parts=[*parts, "recall"], **given)
+    args = arguments(__doc__, parts=[*parts, "exact", "recall"], **given)
     for part in args.parts:
         with tempfile.TemporaryDirectory() as folder:
             if part in parts:
                 parts[part](args.vectors, Path(folder))
+            elif part == "exact":
+                exact()
             elif not args.embeddings:
                 recall(drawn(args.vectors), Path(folder))
             else:

@@ -27,7 +27,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("a: [1\nb: 2", "2: not valid YAML: "),
         (BOMB, "1: more than 100,000 values"),
         ("[" * 60 + "]" * 60, "1: more than"),
-        ("[" * 1_500, "more than 50 levels"),
+        ("[" * 500, "more than 50 levels"),
         ("a: *b", "1: not valid YAML: found undefined alias 'b'"),
         ("a: -_", "not valid YAML"),
         ("a: 1\nb: 9223372036854775808", "2: b: a whole number beyond 64 bits"),

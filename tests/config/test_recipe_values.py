@@ -48,10 +48,7 @@ from guie.config.data import MixConfig
 from guie.config.durations import Duration
 from guie.config.ensemble import ComposeConfig
 from guie.config.loading import parsed
-from guie.config.losses import MarginSoftmaxConfig
 from guie.config.model import BackboneConfig
-from guie.config.sampling import AugmentConfig
-from guie.config.stages import StageConfig
 
 RECIPES = Path(__file__).parents[2] / "configs" / "recipes"
 TABLES = Path(__file__).with_name("recipes")
@@ -59,15 +56,6 @@ NOBODYS = {"siglip2", "dinov3", "pe", "tipsv2", "c_radio", "eva02_clip", "puma_c
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in NOBODYS)
 COLUMNS = {"value", "source", "ours", "why", "told", "verified"}
 KINDS = ({"key", "value", "ours"}, {"key", "ours"}, {"test"}, {"fact"})
-ALWAYS = (
-    *("model.backbone.library", "model.backbone.name", "model.backbone.pretrained"),
-    *("model.image.size_px", "model.image.fit", "model.image.mean", "model.image.std"),
-    "precision",
-)
-HEAD = [f"model.head.{key}" for key in ("norm", "dropout", "dim", "bias", "branches")]
-SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.init")
-OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
-
 each = pytest.mark.parametrize("name", NAMES)
 every = pytest.mark.parametrize("name", sorted({*NAMES, *NOBODYS}))
 
@@ -179,75 +167,6 @@ def test_every_value_is_its_sources(name: str) -> None:
         for place, value in found(config, key).items():
             wanted = row.ours if own else row.value
             assert alike(value, wanted), f"{name}: {place}: {value}; {row.source}: {wanted}"
-
-
-@each
-def test_a_table_leaves_nothing_out(name: str) -> None:
-    """Model, loss, precision; of every stage its length, rates, decay, schedule, views."""
-    config = recipe_config(name)
-    rows = {place for key in table(name) for place in found(config, key)}
-    wanted = {*ALWAYS, *of_the_task(config)}
-    model, head = config.model, config.model.head
-    wanted |= set(HEAD) if head else {"model.head"}
-    if head and head.norm.startswith("bn"):
-        wanted.add("model.head.norm_eps")
-    added = {"adapters": model.adapters, "prompts": model.prompts, "layers": model.layers}
-    added |= {"head.hidden": head and head.hidden, "backbone.reset": model.backbone.reset}
-    added["head.activation"] = head and head.hidden
-    added["head.init"] = head and head.init != "torch"
-    wanted |= {f"model.{key}" for key, value in added.items() if value}
-    for number, stage in enumerate(config.stages):
-        wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}
-    assert not wanted - rows
-
-
-def of_the_task(config: RunConfig) -> list[str]:
-    """The keys of the task: of its one loss those that matter most, or its teachers and criteria."""
-    if config.task.name == "distillation":
-        return ["task.teachers", "task.criteria"]
-    softmax = isinstance(config.task.loss, MarginSoftmaxConfig)
-    own = [f"task.{key}" for key in ("metaclasses", "projector") if getattr(config.task, key, None)]
-    own += ["task.projector_input"] if "task.projector" in own else []
-    return [*own, *(SOFTMAX if softmax else SOFTMAX[:1]), *margins(config)]
-
-
-def margins(config: RunConfig) -> list[str]:
-    """The keys of the margin: of the loss, and where a stage has one, of the stages."""
-    own = [f"task.loss.{key}" for key in type(config.task.loss).model_fields if "margin" in key]
-    stages = [f"stages.{number}.margin" for number in range(len(config.stages))]
-    return own + (stages if any(stage.margin for stage in config.stages) else [])
-
-
-def keys_of(stage: StageConfig) -> list[str]:
-    """The keys of a stage that its table must have."""
-    keys = list(OF_A_STAGE)
-    if plain(stage.weight_decay):
-        keys.append("decay_vectors")
-    sometimes = ("warmup_start", "warmup_every", "sam_rho", "size_px", "clip_grad_norm")
-    sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views")
-    sometimes += ("ema_decay", "batch_norm", "optimizer_state")
-    default = StageConfig(epochs=1, lr=stage.lr)
-    keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]
-    return keys + [f"augment.{key}" for key in keys_of_views(stage.augment)]
-
-
-def keys_of_views(drawn: AugmentConfig) -> set[str]:
-    """The keys of the views that a table must have: what differs, and what would fall back unsaid."""
-    usual, keys = AugmentConfig(), {"fit", "crop_scale", "crop_ratio", "flip"}
-    if drawn.crop_scale != [1.0, 1.0]:
-        keys.add("crop_ratio_of")
-    if drawn.affine:
-        keys |= {"shift", "zoom", "rotate_deg", "affine_border"}
-    if any(drawn.color_strengths) or drawn.brightness_levels or drawn.hue or drawn.rgb_shift:
-        keys.add("color_share")
-    if drawn.rgb_shift:
-        keys.add("rgb_shift_share")
-    if drawn.jpeg:
-        keys.add("jpeg_quality")
-    if drawn.erase:
-        keys |= {"erase_side", "erase_boxes", "erase_color"}
-    fields = AugmentConfig.model_fields
-    return keys | {key for key in fields if getattr(drawn, key) != getattr(usual, key)}
 
 
 def sentences(name: str) -> list[str]:

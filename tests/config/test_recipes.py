@@ -12,7 +12,6 @@ import timm
 from recipe_configs import CONFIGS, RECIPES, mix_configs, recipe_config
 
 from guie.config import RunConfig, load_config
-from guie.config.model import BackboneConfig
 from guie.data.datasets import DATASETS
 
 DREML = CONFIGS / "recipes/dreml_cars.yaml"
@@ -57,34 +56,6 @@ def test_recipes_name_weights_that_exist() -> None:
             assert f"{backbone.name}.{backbone.pretrained}" in timms
         else:
             assert (backbone.name, backbone.pretrained) in clips
-
-
-@all_recipes
-def test_sizes_are_those_of_the_pretraining_or_fit_the_patches(recipe: Path) -> None:
-    config = recipe_config(recipe.stem)
-    native_px, patch_px = native_size(config.model.backbone)
-    assert config.model.image.size_px == native_px or patch_px == 1  # a convolution takes any
-    for stage in config.stages:
-        stride_px = stage.stride_px or config.model.backbone.stride_px or patch_px
-        beyond_px = (stage.size_px or native_px) - patch_px
-        # 384 is no multiple of 14: SigLIP itself leaves a border of 6 px
-        assert beyond_px % stride_px == 0 or stage.size_px is None
-
-
-def native_size(backbone: BackboneConfig) -> tuple[int, int]:
-    """(image size, patch size) of a backbone's pretraining."""
-    if backbone.library == "open_clip":
-        vision = open_clip.get_model_config(backbone.name)["vision_cfg"]
-        if "timm_model_name" not in vision:
-            return vision["image_size"], vision["patch_size"]
-        name = vision["timm_model_name"]
-        size_px = vision["image_size"]
-    else:
-        name = backbone.name
-        tagged = f"{name}.{backbone.pretrained}" if backbone.pretrained else name
-        size_px = timm.get_pretrained_cfg(tagged).input_size[-1]
-    patch = re.search(r"patch(\d+)", name)
-    return size_px, int(patch[1]) if patch else 1
 
 
 @all_recipes

@@ -129,6 +129,8 @@ ARCFACE_OF_CARS = TASK.replace("}}]", "}}, {loss: {}, domains: [cars]}]")
 METACLASSES = "task.metaclasses.count=4"
 SOFTMAXES = "is for losses with a margin softmax, such as arcface"
 PLAIN_CLIP = "task contrastive trains a plain CLIP"
+TUNED = "{kind: tuned}"
+TWO_PARTS = "model.head.parts=2"
 NO_PART = "this task has no such part; allowed: backbone"
 ONLINE = ["model.head=null", "train.lr.teachers=1", "train.lr.head=0", "task={name: online}"]
 
@@ -146,34 +148,24 @@ EXCLUSIVE = [
     (["stages.1.warmup=null", "stages.1.warmup_start=0.1"], "needs warmup;"),
     (["stages.1.lr.blocks={3: 1}", "stages.1.cached_views=2"], "features are computed once"),
     (["task.loss.name=triplet", "stages.1.classes=reset"], f"reset {SOFTMAXES}; triplet all"),
-    (["task.loss.name=proxy_nca", "stages.1.classes=reset"], f"reset {SOFTMAXES}; proxy_nca"),
     (["task.loss.name=batch_all", "stages.1.softmax_over=stage"], f"stage {SOFTMAXES}; batch"),
     (["task.loss.name=softmax", "stages.1.margin=1"], "is for losses with a margin rule"),
     ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 leaves class weights"),
     ([METACLASSES, "task.loss.classifier=separate"], "metaclasses mix domains; set it to jo"),
-    (
-        ["train.lr.projector=1", METACLASSES, "model.head.parts=2", "task.projector=[8]"],
-        "would mix",
-    ),
-    (["model.head.parts=2"], "needs task.metaclasses"),
+    (["train.lr.projector=1", METACLASSES, TWO_PARTS, "task.projector=[8]"], "would mix"),
+    ([TWO_PARTS], "needs task.metaclasses"),
     ([METACLASSES, "task.nested=[8]"], "excludes task.metaclasses"),
     (["task.nested=[32,16]"], "needs rising widths below model.head.dim, 64"),
-    (["task.nested=[64]"], "needs rising widths below model.head.dim, 64"),
     (["model.head.parts=3"], "3 does not divide dim 64"),
     (["model.head.reduced_dim=65"], "65 is above dim 64"),
     (["model.head.norm_eps=1e-6"], "is for norm bn or bn_plain; norm is l2"),
-    (["model.head.image_shape=true"], "is for norm bn or bn_plain; norm is"),
     (["model.head.activation=gelu"], "needs hidden"),
     (["model.backbone.pretrained=x", "model.backbone.sha256=xyz"], "must be 64 hex digits"),
     ([backbone("revision: y")], "model.backbone.revision: needs pretrained; pretrained is nu"),
-    ([backbone("sha256: 01234567a")], "model.backbone.sha256: needs pretrained; pretrained is nu"),
     (["model.backbone.name=hf-hub:b"], "'hf-hub:b': give the name alone"),
     (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),
     (["model.backbone.kwargs={weights_only: false}"], "weights_only: not allowed"),
-    (
-        ["train.lr.adapters=1", "model.adapters=[{kind: tuned}, {kind: tuned}]"],
-        "model.adapters.1.kind: tuned is giv",
-    ),
+    (["train.lr.adapters=1", f"model.adapters=[{TUNED}, {TUNED}]"], "model.adapters.1.kind: tuned"),
     (["retention.weights=1"], "retention: model.backbone.pretrained is null"),
     ([*FROZEN, "retention.weights=1"], "retention: no stage trains the backbone;"),
     ([*ADAPTED, "retention.weights=1"], "no stage trains the backbone's own weights"),
@@ -183,19 +175,14 @@ EXCLUSIVE = [
     ([*CONTRASTIVE, "train.lr.classes=1"], NO_PART),
     ([*CONTRASTIVE, "stages.1.augment.mixup=0.5"], "a blend of two images has no label"),
     ([*CONTRASTIVE, "model.adapters={kind: lora}"], PLAIN_CLIP),
-    ([*CONTRASTIVE, "model.backbone.features=pooled"], PLAIN_CLIP),
     ([*OF_CARS, "stages.1.augment.mixup=0.5"], "a blend may mix two domains"),
     ([*DISTILLED, "stages.0.cached_views=1", "stages.0.repeated_views=2"], "excludes cached_view"),
     (relation("loss: {}"), "criteria has no relation"),
     (relation("weight: 2"), "task.criteria.0: a criterion is a loss or a relation"),
     (relation("relation: {name: rkd, distance: 0}"), "task.criteria.0.relation: dista"),
     (relation("relation: {name: logits}"), "relation logits needs exactly one loss"),
-    (
-        relation("relation: {name: snd, sigma: {perplexity: 128}}"),
-        "task.criteria.0.relation: perplexity 128 must be below 127",
-    ),
+    (relation("relation: {name: snd, sigma: {perplexity: 128}}"), "task.criteria.0.relation: perp"),
     ([ARCFACE_OF_CARS, "train.sampler=mixed"], "mixes domains in a batch, but the loss of ta"),
-    ([ARCFACE_OF_CARS, "train.sampler={name: shards}"], "mixes domains in a batch, but the l"),
 ]
 
 

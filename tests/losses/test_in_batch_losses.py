@@ -1,4 +1,4 @@
-"""Losses on the images of a batch against their slow twins, values and gradients."""
+"""Losses on the images of a batch, and the plain softmax, against their slow twins: values and gradients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CLASSES, DIM = 5, 6
 LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent
 
 
-def built(**values) -> nn.Module:
+def built(dim: int = DIM, **values) -> nn.Module:
     config = TypeAdapter(LossConfig).validate_python(values)
-    return build_loss(config, DIM, [3] * CLASSES, ["a"] * CLASSES)
+    return build_loss(config, dim, [3] * CLASSES, ["a"] * CLASSES)
 
 
 def batch(count: int = len(LABELS), spread: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -212,3 +212,32 @@ def test_memory_holds_the_newest_embeddings_and_survives_a_checkpoint() -> None:
 def test_memory_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(UserError, match="loss.memory 8 is smaller than a batch of 11 images"):
         built(name="triplet", memory=8)(batch()[1], torch.tensor(LABELS))
+
+
+# ---------------------------------------------------------------- the plain softmax, of raw vectors
+
+
+@pytest.mark.parametrize("embedding", ["raw", "unit"])
+def test_linear_softmax_equals_the_twin(embedding: str) -> None:
+    """Of Vo and Hays' code."""
+    torch.manual_seed(0)
+    loss, (raw, emb) = built(name="linear_softmax", embedding=embedding).double(), batch()
+    weight = loss.weight_CD
+    assert weight.abs().max().item() == pytest.approx(DIM**-0.5, rel=0.2)  # as torch's Linear
+    value, logs = loss(emb, torch.tensor(LABELS), raw)
+    seen = raw if embedding == "raw" else emb
+    twins.assert_equal(value, twins.linear_softmax(seen, LABELS, weight), raw, weight)
+    hits = (seen @ weight.T).argmax(1) == torch.tensor(LABELS)
+    assert logs["accuracy"].item() == pytest.approx(hits.float().mean().item())
+
+
+def test_with_the_identity_it_is_dremls_loss_and_has_no_weights() -> None:
+    torch.manual_seed(0)
+    loss = built(CLASSES, name="linear_softmax", weights="identity").double()
+    raw = (3 * torch.randn(len(LABELS), CLASSES, dtype=torch.float64)).requires_grad_()
+    value, _ = loss(functional.normalize(raw, dim=1), torch.tensor(LABELS), raw)
+    identity = torch.eye(CLASSES, dtype=torch.float64)
+    twins.assert_equal(value, twins.linear_softmax(raw, LABELS, identity), raw)
+    assert not list(loss.parameters())
+    with pytest.raises(UserError, match=r"has 6 for 5 classes; set model.head.dim to 5"):
+        built(name="linear_softmax", weights="identity")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import TypeAdapter
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+import two_processes
 from guie.config.losses import LossConfig
 from guie.losses.base import LossStage
 from guie.losses.build import build_loss
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import ArcFace
-from two_processes import leave
 
 CUSTOM = Path(__file__).parents[2] / "configs" / "custom"
 DIM, IMAGES, STEPS = 6, 12, 3
@@ -94,9 +94,7 @@ def results(values: dict, split: bool, rank: int = 0, ranks: int = 1) -> dict[st
 
 
 def process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    file = f"file://{folder}/rendezvous"
-    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
+    two_processes.join(rank, folder)
     torch.save(
         {name: results(*case, rank, 2) for name, case in CASES.items()}, f"{folder}/{rank}.pt"
     )
@@ -105,24 +103,20 @@ def process(rank: int, folder: str) -> None:
     single = MarginSoftmax(1, DIM, ArcFace(0.3), scale=16.0)
     assert not any(loss.split(init_device_mesh("cpu", (2,))) for loss in (odd, single))
     assert not isinstance(odd.weight_CD, DTensor) and odd.part is None
-    leave()
+    two_processes.leave()
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
-    folder = tmp_path_factory.mktemp("two")
-    multiprocessing.start_processes(
-        process, args=(str(folder),), nprocs=2, start_method="forkserver"
-    )
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    return two_processes.saved_by(process, tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_equal_one(two_processes: list, name: str) -> None:
+def test_two_processes_equal_one(both: list, name: str) -> None:
     single = results(*CASES[name])
     assert all(value.any() for key, value in single.items() if key.startswith("gradient"))
-    for found in two_processes:
+    for found in both:
         assert found[name].keys() == single.keys()
         for key, value in single.items():
             torch.testing.assert_close(found[name][key], value, msg=lambda m, k=key: f"{k}: {m}")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 import twins
-from pytorch_metric_learning.losses import ArcFaceLoss, SubCenterArcFaceLoss
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,7 +19,6 @@ from guie.losses.rules import (
     class_size_margins,
     scheduled_margin,
 )
-from guie.losses.streamed import softmax_terms
 
 # images, dimensions, classes, logits a block: blocks that do not divide, that hold one class, or all
 SIZES = [(9, 5, 7, 20), (1, 3, 2, 1), (16, 4, 33, 1000), (6, 8, 12, 24), (3, 2, 40, 3)]
@@ -111,35 +107,6 @@ def test_curricularface_equals_the_twin_over_steps(per_class: bool, centers: int
     torch.testing.assert_close(rule.t_C, torch.tensor(t[: len(rule.t_C)]).double())
 
 
-@pytest.mark.parametrize("centers", [1, 4])
-def test_equals_the_peer(centers: int) -> None:
-    torch.manual_seed(3)
-    head = MarginSoftmax(40, 8, ArcFace(0.5), scale=30.0, centers=centers, block_logits=64)
-    settings = {"margin": math.degrees(0.5), "scale": 30.0}
-    if centers == 1:
-        peer = ArcFaceLoss(40, 8, **settings)
-    else:
-        peer = SubCenterArcFaceLoss(num_classes=40, embedding_size=8, sub_centers=4, **settings)
-    peer.W.data = head.weight_CD.detach().T.clone()
-    emb, labels = batch(32, 8, 40, torch.float32)
-    loss, _ = head(emb, labels)
-    assert loss.item() == pytest.approx(peer(emb, labels).item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("centers,edges", [(1, None), (2, (0, 2, 5))])
-def test_gradcheck(centers: int, edges: tuple[int, ...] | None) -> None:
-    torch.manual_seed(4)
-    query = (3 * torch.randn(4, 3, dtype=torch.float64)).requires_grad_()
-    weight = torch.randn(5 * centers, 3, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, 2, 2, 4])
-
-    def terms(query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        found = softmax_terms(query, weight, labels, centers=centers, edges=edges, block_logits=8)
-        return found[:2]
-
-    assert torch.autograd.gradcheck(terms, (query, weight))
-
-
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("rule", [ArcFace(0.5), CosFace(0.3), CurricularFace(0.3)])
 def test_finite_where_an_embedding_lies_on_its_class_or_opposite(sign: float, rule) -> None:
@@ -164,22 +131,6 @@ def test_computes_in_fp32_whatever_comes_in(dtype: torch.dtype) -> None:
     loss.backward()
     assert loss.dtype == head.weight_CD.grad.dtype == torch.float32 and half.grad.dtype == dtype
     assert loss.item() == expected.item()
-
-
-def test_the_block_size_does_not_show_and_a_repetition_gives_the_same_bits() -> None:
-    torch.manual_seed(6)
-    emb, labels = batch(32, 16, 300, torch.float32)
-    weight = torch.randn(300, 16)
-    grads = []
-    for block in (300, 300, 7777):
-        head = MarginSoftmax(300, 16, ArcFace(0.3), scale=30.0, block_logits=block)
-        head.weight_CD.data = weight.clone()
-        emb.grad = None
-        head(emb, labels)[0].backward()
-        grads.append([emb.grad.clone(), head.weight_CD.grad])
-    for first, again, other in zip(*grads, strict=True):
-        assert torch.equal(first, again)
-        torch.testing.assert_close(first, other)
 
 
 class Largest(TorchDispatchMode):

@@ -28,7 +28,6 @@ from small_models import (
     model_config,
     stirred,
 )
-from torch import Tensor
 
 from exported import check_exported
 from guie.base.errors import UserError
@@ -99,21 +98,6 @@ def test_what_is_added_learns_is_saved_and_is_the_models_own(
 
 
 @pytest.mark.parametrize(("family", "added"), with_prompts)
-def test_checkpointing_draws_and_computes_the_same(family: str, added: dict[str, Any]) -> None:
-    backbone = stirred(adapted(family, **added)[0]).train()
-
-    def gradients() -> list[Tensor]:
-        backbone.zero_grad()
-        torch.manual_seed(3)
-        backbone(images()).square().sum().backward()
-        return [p.grad.clone() for p in added_to(backbone)]
-
-    plain = gradients()
-    backbone.checkpoint_gradients()
-    torch.testing.assert_close(gradients(), plain, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("family", "added"), with_prompts)
 def test_a_submission_of_it_runs_in_1_11(
     family: str, added: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -137,28 +121,12 @@ QV = {**LORA, "targets": ["q", "v"]}
 @pytest.mark.parametrize(
     ("backbone", "added", "message"),
     [
-        (
-            RESNET,
-            {"adapters": STOCHASTIC},
-            "model.adapters: ResNet is not supported; use a pre-norm",
-        ),
+        (RESNET, {"adapters": STOCHASTIC}, "model.adapters: ResNet is not supported; use a"),
         (RESNET, {"prompts": POOL}, "model.prompts: ResNet is not supported"),
-        (
-            TINY_VIT,
-            {"adapters": {**STOCHASTIC, "blocks": [0, 2]}},
-            "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1$",
-        ),
+        (TINY_VIT, {"adapters": {**STOCHASTIC, "blocks": [0, 2]}}, "blocks: 2: .* blocks 0 to 1$"),
         (SIGLIP, {"prompts": POOL}, "model.prompts: not supported .* attention pooling"),
-        (
-            DINO,
-            {"prompts": POOL},
-            "model.prompts: Eva has rotary position embeddings in every block",
-        ),
-        (
-            FUSED,
-            {"adapters": QV},
-            "model.adapters.0.targets: EvaAttention does not support .* q, v",
-        ),
+        (DINO, {"prompts": POOL}, "model.prompts: Eva has rotary position embeddings in every"),
+        (FUSED, {"adapters": QV}, "adapters.0.targets: EvaAttention does not support .* q, v"),
         (FUSED, {"adapters": {**QV, "targets": ["out"]}}, None),
         (SEPARATE, {"adapters": QV}, None),
     ],

@@ -10,10 +10,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 from small_models import TINY_VIT, model_config
-from torch import distributed, nn
+from torch import nn
 
 from guie.base.errors import UserError
-from guie.models.backbones.base import batch_norms, share_statistics
+from guie.models.backbones.base import batch_norms
 from guie.models.embedder import Embedder, build_embedder
 from guie.models.weights import frozen_names
 
@@ -95,27 +95,3 @@ def test_synced_layers_of_one_process_compute_as_those_that_train() -> None:
     for mode in (True, False):
         torch.testing.assert_close(other.train(mode)(images), one.train(mode)(images))
     torch.testing.assert_close(other.state_dict(), one.state_dict())
-
-
-def test_all_processes_take_the_statistics_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one message, of the layers in train mode."""
-    names = ("one", "two", "still")
-    first, other = (nn.ModuleDict({name: nn.BatchNorm2d(3) for name in names}) for _ in range(2))
-    for number, name in enumerate(names):
-        first[name].running_mean.fill_(number)
-        first[name].running_var.fill_(number + 2.5)
-    sent = []
-
-    def broadcast(flat: torch.Tensor, src: int) -> None:
-        sent.append(flat.clone())
-        flat.copy_(sent[0])
-
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "broadcast", broadcast)
-    for tower in (first, other):
-        tower["still"].eval()
-        share_statistics(tower)
-    assert len(sent) == 2
-    torch.testing.assert_close(other["one"].state_dict(), first["one"].state_dict())
-    torch.testing.assert_close(other["two"].state_dict(), first["two"].state_dict())
-    assert not other["still"].running_mean.any()

@@ -42,23 +42,14 @@ def hub_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _no_answer.cache_clear()
 
 
-@pytest.fixture(params=["refuses", "accepts and is silent", "is behind a firewall"])
+@pytest.fixture(params=["refuses", "accepts and is silent"])
 def absent(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a server that is not there in one of three ways."""
+    """The port of a server that is not there in one of two ways."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         port = server.getsockname()[1]
-        waiting = []
         if request.param == "refuses":
             server.close()
-        elif request.param == "is behind a firewall":  # a full queue drops what comes
-            for _ in range(3):
-                client = socket.socket()
-                client.setblocking(False)
-                client.connect_ex(("127.0.0.1", port))
-                waiting.append(client)
         yield port
-        for client in waiting:
-            client.close()
 
 
 def test_without_a_hub_only_cached_weights_open_in_seconds(

@@ -128,14 +128,8 @@ def trained(folder: Path, manifest: Path, lr: dict[str, Any], model: dict[str, A
                 "prompts": {"kind": "pool", "size": 4, "length": 2},
             },
         ),
-        (
-            {"blocks": {0: 0.0, 1: 1e-2}},
-            {},
-        ),
-        (
-            {"backbone": 1e-3},
-            {"layers": {"of": ["encoder.layers.encoder_layer_0"], "pool": "gem"}},
-        ),
+        ({"blocks": {0: 0.0, 1: 1e-2}}, {}),
+        ({"backbone": 1e-3}, {"layers": {"of": ["encoder.layers.encoder_layer_0"], "pool": "gem"}}),
     ],
     ids=["adapters and prompts", "a block alone", "fine-tuned, layers"],
 )

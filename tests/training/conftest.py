@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from toy_configs import sets, write_config
 
+from runs_of_every_task import Material, material_of
 from tiny_runs import mix_with_val
 
 
@@ -16,6 +17,12 @@ from tiny_runs import mix_with_val
 def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy benchmark with one train class of each domain moved to val."""
     return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
+
+
+@pytest.fixture(scope="session")
+def material(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Material:
+    """What the runs of every task need."""
+    return material_of(toy_manifest, tmp_path_factory.mktemp("material"))
 
 
 @pytest.fixture(scope="session")

@@ -47,35 +47,23 @@ def words(resnet: dict, written: Callable) -> list[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def run(words: list[str]) -> Path:
-    return train.main(words)
-
-
 def statistics(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in state.items() if "running" in name}
 
 
 @pytest.mark.slow
-def test_all_statistics_of_a_frozen_stage_move_and_no_weight(run: Path) -> None:
+def test_statistics_of_a_frozen_stage_move_resume_and_are_exported(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same bits; in two processes they are those of the first one."""
+    run = train.main(words)
     found = [load_checkpoint(path) for path in Checkpoints(run, 1).paths()]
     first, last = [one["task"] for one in found if one["state"].stage == 0][:2]
     tower = [name for name in first if "tower" in name and "num_batches" not in name]
     moved = {name for name in tower if not torch.equal(first[name], last[name])}
-    assert moved and moved == set(statistics(first))
+    assert moved and moved == set(statistics(first))  # and no weight
+    assert_same_bits(cut_and_resumed(monkeypatch, [*words, *sets("name=cut")], 3), run)
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [3, 6], ids=["in the frozen stage", "in the other"])
-def test_it_resumes_to_the_same_bits(
-    steps: int, run: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut = [*words, *sets(f"name=cut_{steps}")]
-    assert_same_bits(cut_and_resumed(monkeypatch, cut, steps), run)
-
-
-@pytest.mark.slow
-def test_the_exported_model_has_the_statistics(run: Path, tmp_path: Path) -> None:
     model = open_model(run, weights="last.safetensors")
     ends = load_checkpoint(Checkpoints(run, 1).paths()[-1])
     saved = {name.removeprefix("module.embedder."): one for name, one in ends["ema"].items()}
@@ -86,10 +74,6 @@ def test_the_exported_model_has_the_statistics(run: Path, tmp_path: Path) -> Non
         assert not torch.allclose(own[f"backbone.tower.{name}"], value, rtol=1e-2), name
     check_exported(model.embedder, model.preprocess, tmp_path)
 
-
-@pytest.mark.slow
-def test_two_processes_resume_to_the_same_bits(words: list[str], run: Path) -> None:
-    """Each by its own images, and the statistics are the first one's in both."""
     two_processes.run("train", [*words, *sets("name=two")])
     half = [*words, *sets("name=half")]
     assert two_processes.begin(run.with_name("half") / "metrics.jsonl", 5, half) >= 5

@@ -13,17 +13,18 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
+from torch import Tensor
 from toy_configs import sets
 
 import train
-import two_processes
 from class_weights import with_class_weights
 from composing import composition
 from guie.base.errors import UserError
+from guie.config import RunConfig, config_from
 from guie.config.distillation import TeacherConfig
 from guie.config.sampling import AugmentConfig
 from guie.data.augmentation import Augment
-from guie.data.dataset import Batch, TrainDataset, classes_of, training_rows
+from guie.data.dataset import Batch, Classes, TrainDataset, classes_of, training_rows
 from guie.data.manifest import load_manifest
 from guie.data.preprocess import Preprocess
 from guie.data.sampling.streams import key
@@ -34,6 +35,8 @@ from guie.rows.embedding import raise_fault
 from guie.rows.store import Store
 from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
 from guie.training.stage_data import StageData, ViewEmbedder, teacher_views
+from guie.training.tasks import build_task
+from guie.training.tasks.distillation import DistillationTask
 from guie.training.teachers import open_teachers, outputs_of
 from tiny_runs import (
     TINY_CLIP,
@@ -43,6 +46,7 @@ from tiny_runs import (
     logged_losses,
     tiny_config,
     tiny_run,
+    weights,
 )
 
 THREE = ["apparel", "cars", "dishes"]
@@ -96,17 +100,6 @@ def test_every_teacher_contributes_and_none_is_saved(run: Path) -> None:
     labels = (run / "classes.txt").read_text(encoding="utf-8").splitlines()
     assert read_class_weights(run, labels)[1].shape == (len(labels), 1, 16)
     open_model(run)
-
-
-@pytest.mark.slow
-def test_two_processes_teach_as_one(words: list[str], tmp_path: Path) -> None:
-    """But for what is drawn: no teacher is dropped here. The memory holds whole batches, in any order."""
-    words = [*words, *sets("task.criteria.3.relation.drop=0", "model.head.dropout=0", TAME)]
-    one = train.main([*words, *sets(f"out={tmp_path / 'one'}")])
-    two_processes.run("train", [*words, *sets(f"out={tmp_path / 'two'}")])
-    two = tmp_path / "two" / one.name
-    # Rounding grows from step to step: 0.001 after seven
-    assert logged_losses(two) == pytest.approx(logged_losses(one), rel=3e-3)
 
 
 def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list) -> None:
@@ -232,3 +225,52 @@ def test_a_larger_teacher_sees_more_pixels_of_the_same_view(
             expected_1D = embedder(sample["image"][None], sample["shape"][None])
         seen_1D = torch.tensor(found[1][row : row + 1]).float()
         torch.testing.assert_close(seen_1D, expected_1D, rtol=2e-3, atol=2e-3)
+
+
+# ---------------------------------------------------------------- logits of teachers: classes by name
+
+KNOWN = ["a/1", "a/2", "b/1", "b/2", "b/3"]
+OURS = Classes(["a/0", "b/1", "b/2", "b/3"], [1] * 4, ["a", "b", "b", "b"])
+
+
+def student(folder: Path, teachers: list[dict[str, Any]]) -> DistillationTask:
+    """With a classifier of two centres beside the logits."""
+    criteria = [{"loss": {"name": "arcface", "centers": 2}}, {"relation": {"name": "logits"}}]
+    task = {"name": "distillation", "teachers": teachers, "criteria": criteria}
+    config = tiny_config(folder).model_dump() | {"task": task}
+    built = build_task(config_from(config, RunConfig), OURS)
+    assert isinstance(built, DistillationTask)
+    built.begin_stage(0, range(4))
+    return built.eval()
+
+
+def said(task: DistillationTask) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    label = torch.tensor([0, 1, 2, 3, 3])
+    grey = torch.randint(0, 256, (5, 3, 32, 32)).float()
+    return task(Batch(label, label, torch.ones(5, 3), task.preprocess.normalised(grey)))[1]
+
+
+def test_a_student_that_is_its_teacher_has_its_logits_also_by_other_ids(tmp_path: Path) -> None:
+    teacher = with_class_weights(tiny_run(tmp_path / "teacher"), KNOWN)
+    task = student(tmp_path / "student", [{"model": str(teacher)}])
+    assert said(task)["logits/teacher"] > 1e-3
+    task.embedder.load_state_dict(weights(teacher))
+    places, weight_CkT = read_class_weights(teacher, OURS.labels)
+    assert places.tolist() == [1, 2, 3]
+    assert task.classifier is not None
+    with torch.no_grad():
+        task.classifier.weight_CD.view(4, 2, -1)[places] = weight_CkT
+    assert abs(said(task)["logits/teacher"]) < 1e-6
+
+
+def test_what_has_no_classes_in_common_is_refused_by_name(tmp_path: Path) -> None:
+    teacher = tiny_run(tmp_path / "teacher")
+    with pytest.raises(UserError, match=f"teacher: has no {CLASS_WEIGHTS}, which relation logits"):
+        student(tmp_path / "student", [{"model": str(teacher)}])
+    with_class_weights(teacher, KNOWN)
+    with pytest.raises(UserError, match="teacher: knows 0 of the classes that it must teach"):
+        student(tmp_path / "student", [{"model": str(teacher), "domains": ["a"]}])
+    stranger = with_class_weights(tiny_run(tmp_path / "stranger"), ["c/1", "c/2"])
+    with pytest.raises(UserError, match="stranger: knows 0 of the classes that it must teach"):
+        student(tmp_path / "student", [{"model": str(stranger)}])

@@ -14,18 +14,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-import two_processes
 from frozen_stages import Stage
 from guie.base.errors import UserError
-from guie.config.ensemble import MemberConfig
 from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, load_manifest
-from guie.models import LoadedModel, open_model
-from guie.models.embedder import Embedder
 from guie.rows import views
-from guie.rows.embedding import OnDevices, stored_features
+from guie.rows.embedding import OnDevices
 from guie.rows.store import Store
-from guie.training import stage_data
 from guie.training.stage_data import embed_rows
 
 
@@ -69,19 +64,6 @@ def test_a_frozen_stage_trains_as_through_the_backbone(manifest: Manifest, tmp_p
     emb_ND = embed_rows(Accelerator(), cached.task.embedder, data.val_rows)
     for one in (cached, direct):
         np.testing.assert_allclose(emb_ND, one.val_embeddings(), atol=5e-3)
-
-
-def test_validation_needs_no_image_of_a_frozen_stage(
-    manifest: Manifest, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = Stage(manifest, kept)
-    data, scores = one.data(), []
-    for rows in (None, data.val_rows):
-        data.val_rows = rows
-        scores.append(data.validate(one.task.embedder))
-        monkeypatch.setattr(stage_data, "embed_files", None)
-    assert scores[0].keys() == scores[1].keys() and 0 < scores[0]["val_r_at_1"] < 1
-    assert scores[0]["val_r_at_1"] == pytest.approx(scores[1]["val_r_at_1"], abs=0.05)
 
 
 def test_batches_are_those_of_images_and_the_same_on_resume(
@@ -135,20 +117,6 @@ def test_more_views_add_and_others_are_kept_apart(
     assert views_of(cached_views=2, lr={"head": 1e-4, "classes": 1e-4}) == []
 
 
-def test_rows_and_embeddings_of_one_backbone_are_kept_apart(manifest: Manifest, kept: Path) -> None:
-    one = Stage(manifest, kept)
-    model = one.config.model.model_copy(update={"head": None})
-    folder = kept / ".cache" / "features"
-    for _ in range(2):
-        rows = one.data().val_rows
-        member = MemberConfig(source="t", model=model)
-        embedder = LoadedModel(Embedder(one.backbone, None), one.preprocess, member, "t")
-        paths = manifest.split("val")["image_path"].tolist()
-        found = stored_features(Accelerator(), embedder, paths, manifest.root, folder, workers=0)
-        assert (rows.shape[1], found.shape[1]) == (128 + 3, 128)
-        assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-3)
-
-
 def test_a_view_depends_on_its_number_the_seed_and_its_image_alone(
     manifest: Manifest, kept: Path, tmp_path: Path
 ) -> None:
@@ -182,31 +150,3 @@ def test_features_beyond_float16_and_a_full_disk_are_refused(
     assert computed == [] and f"{wanted / 1e6:,.1f} MB" in capsys.readouterr().out
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, wanted))
     one.data()
-
-
-def computed_rows(manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
-    """Plain features of images that two cannot share evenly, and those of a frozen stage."""
-    torch.manual_seed(0)
-    model = open_model("open_clip:guie-tiny", 32)
-    paths = training_rows(manifest)["image_path"].tolist()[:41]
-    accelerator, cache = Accelerator(cpu=True), folder / "c"
-    rows = stored_features(accelerator, model, paths, manifest.root, cache, workers=0)
-    data = Stage(manifest, folder).data()
-    found = {"rows": rows, "views": np.stack(data.views), "val": data.val_rows}
-    return {name: np.asarray(value) for name, value in found.items()}
-
-
-def _computed_by_two(rank: int, folder: str, manifest: Manifest) -> None:
-    two_processes.join(rank, folder)
-    assert Accelerator(cpu=True).num_processes == 2
-    np.savez(f"{folder}/{rank}.npz", **computed_rows(manifest, Path(folder)))
-    two_processes.leave()
-
-
-@pytest.mark.slow
-def test_two_processes_compute_what_one_does(manifest: Manifest, tmp_path: Path) -> None:
-    two_processes.saved_by(_computed_by_two, tmp_path, manifest)
-    parts = [np.load(tmp_path / f"{rank}.npz") for rank in (0, 1)]
-    for name, alone in computed_rows(manifest, tmp_path / "alone").items():
-        np.testing.assert_array_equal(parts[0][name], parts[1][name])
-        np.testing.assert_allclose(parts[0][name], alone, atol=2e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -61,6 +62,9 @@ RELATIONS: list[dict[str, Any]] = [
     {"name": "matching", "standardise": None},
     {"name": "logits"},
 ]
+# Sees the lengths of embeddings, and keeps the batch's mean
+ADAFACE = {"name": "custom_rule", "settings": {"t_alpha": 1.0}}
+ADAFACE["source"] = f"{Path(__file__).parents[2]}/configs/custom/adaface.py:AdaFace"
 CASES: dict[str, dict[str, Any]] = {
     **{
         # With batch statistics in the head too, but for the means over images
@@ -114,6 +118,19 @@ CASES: dict[str, dict[str, Any]] = {
     "online, no cosines": {
         "task": {"name": "online", "teacher_dim": 12, "similarity": 0.0},
         "train": ONLINE,
+    },
+    "norms": {"task": {"loss": ADAFACE}},
+    "norms, nested": {"task": {"loss": ADAFACE, "nested": [4]}},
+    "norms, projector": {
+        "task": {"loss": ADAFACE, "projector": [12]},
+        "train": {"lr": {**NO_CLASSES, "classes": 1e-2, "projector": 1e-3}},
+    },
+    "norms, online": {"task": {"name": "online", "loss": ADAFACE}, "train": ONLINE},
+    "norms, distillation": {
+        "task": {
+            "name": "distillation",
+            "criteria": [{"relation": {"name": "rkd"}}, {"loss": ADAFACE}],
+        },
     },
 }
 # Of the largest number of a tensor; SAM's second pass is at the rounding of the first
@@ -214,6 +231,8 @@ def test_the_loss_sees_the_whole_batch(case: str, teachers: list, accelerator: A
         changes["task"] = {**changes["task"], "teachers": teachers}
     config = configured(**changes)
     whole = stepped(config, 1, accelerator)
+    norms = [value.item() for name, value in whole.items() if name.endswith("rule.mean")]
+    assert bool(norms) == ("norms" in case) and all(abs(norm - 1) > 0.02 for norm in norms)
     for pieces in CUTS:
         assert_equal(stepped(config, pieces, accelerator), whole, SHARES.get(case, 1e-5))
 

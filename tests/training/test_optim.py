@@ -16,19 +16,23 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.conv import _ConvNd
 
 from guie.base.errors import UserError
+from guie.config import RunConfig
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig, WeightDecays
+from guie.data.dataset import Classes
 from guie.models.backbones.open_clip import create_clip
 from guie.models.backbones.timm import Timm
 from guie.training.optim import (
     build_optimizer,
     create_optimizer,
     freeze,
+    named_parameters,
     refuse_unknown_blocks,
     set_learning_rates,
 )
 from guie.training.sharding import continue_optimizer, load_optimizer, optimizer_state
-from tiny_runs import Parts
+from guie.training.tasks import build_task
+from tiny_runs import TINY_CLIP, Parts
 
 ALL = {"backbone": 1e-5, "head": 1e-3, "classes": 1e-2}
 
@@ -72,6 +76,28 @@ def test_each_part_has_its_rate_and_decay() -> None:
     groups = build_optimizer(model, stage).param_groups
     found = {(group["part"], group["peak_lr"], group["weight_decay"]) for group in groups}
     assert found == {("adapters", 0.5, 0.2), ("adapters", 0.5, 0.0), ("head", 0.1, 0.0)}
+
+
+TASKS = {
+    "class weights": {"task": {"loss": {"name": "arcface"}}},
+    "pairs": {"task": {"loss": {"name": "supcon"}}},
+    "no head": {"model": {"head": None}},
+    "contrastive": {"task": {"name": "contrastive"}, "model": {"head": None}},
+}
+
+
+@pytest.mark.parametrize("case", TASKS)
+def test_a_tasks_config_knows_its_parts(case: str) -> None:
+    """Rates are checked by the config, before any image is read, and used by the task."""
+    model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, **TASKS[case].get("model", {})}
+    stage = {"epochs": 1, "lr": {"backbone": 1e-4, "head": 0.0, "classes": 0.0}}
+    values = {"name": "t", "data": {"manifest": "m.csv"}, "stages": [stage]}
+    config = RunConfig.model_validate({**values, **TASKS[case], "model": model})
+    made = build_task(config, Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"]))
+    assert list(made.parts()) == config.task.parts(config.model)
+    named = [id(one.parameter) for one in named_parameters(made)]
+    assert len({*named}) == len(named)  # in no two
+    assert {*named} == {id(p) for p in made.parameters()}
 
 
 def test_a_stage_that_trains_nothing_is_refused() -> None:
@@ -325,16 +351,15 @@ def test_matrices_decay_and_layer_decay_rises_in_a_timm_family(family: str) -> N
         assert_rates_rise(tower, tower)
 
 
+COCA = ("text.text_projection", "text_decoder.text_projection")
+
+
 @pytest.mark.parametrize(
     ("name", "free", "order_is_known"),
     [
         ("RN50", {"text_projection"}, False),
         ("ViT-B-32", {"visual.proj", "text_projection"}, True),
-        (
-            "coca_ViT-B-32",
-            {"visual.proj", "text.text_projection", "text_decoder.text_projection"},
-            False,
-        ),
+        ("coca_ViT-B-32", {"visual.proj", *COCA}, False),
         ("convnext_base", {"text_projection"}, True),
         ("EVA02-B-16", {"text.text_projection"}, True),
         ("ViT-B-16-SigLIP2", set(), True),

@@ -15,17 +15,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch import distributed
 from toy_configs import FROZEN, RATES, sets
 
 import embed
 import kills
+import runs_of_every_task
 import train
 import two_processes
 from guie.config.loading import parsed, to_yaml
-from guie.models.head import GlobalBatchNorm1d
 from guie.training.checkpoint import Checkpoints
+from runs_of_every_task import RUNS, THREE, Material
 from tiny_runs import TINY_CLIP, logged_losses
 
 SRC = Path(__file__).parents[2] / "src"
@@ -84,6 +83,40 @@ def test_two_processes_equal_one_also_resumed_by_one(words: list[str], one: Path
     assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-4)
 
 
+# Nothing is drawn in their models. Processes have different numbers of a domain's images
+CURRICULAR = {"name": "curricularface", "classifier": "separate"}
+CRITERIA = [
+    {"loss": {"name": "arcface"}},
+    {"relation": {"name": "snd", "sigma": 0.5, "queue": 64}},  # whose gradients are tame
+    {"relation": {"name": "rkd", "angle": 1.0}, "domains": THREE},
+    {"relation": {"name": "matching", "standardise": {"name": "phi_s", "steps": 2}, "drop": 0.0}},
+    {"relation": {"name": "logits"}},
+]
+UNDRAWN = {
+    "cached features": RUNS["two stages, the first on cached features"],
+    "distillation": {"task": {"name": "distillation", "criteria": CRITERIA}},
+    "online": {
+        "task": {"name": "online", "loss": CURRICULAR},
+        "train": RUNS["online"]["train"],
+    },
+    "online, a mean by class": {
+        "task": {"name": "online", "loss": {**CURRICULAR, "running_mean": "class"}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNDRAWN)
+def test_two_processes_equal_one_in_every_task(
+    name: str, material: Material, tmp_path: Path
+) -> None:
+    config = runs_of_every_task.written(UNDRAWN[name], material, tmp_path)
+    words = ["--config", str(config), *sets("log_every=1 step", "train.epochs=1")]
+    one = train.main(words)
+    two_processes.run("train", [*words, *sets("name=two")])
+    # Rounding grows from step to step
+    assert logged_losses(one.with_name("two")) == pytest.approx(logged_losses(one), rel=3e-3)
+
+
 def test_two_processes_resume_to_the_same_bits_with_dropout(words: list[str], one: Path) -> None:
     words = [*words, *sets("model.head.dropout=0.5")]
     two_processes.run("train", [*words, *sets("name=whole")])
@@ -133,44 +166,3 @@ def test_no_image_is_lost_or_doubled(one: Path, toy_manifest: Path, tmp_path: Pa
     assert len(single["image_path"]) == 199
     assert (single["image_path"] == double["image_path"]).all()
     np.testing.assert_allclose(single["embedding"], double["embedding"], atol=1e-5)
-
-
-def batch_norm_case() -> tuple[GlobalBatchNorm1d, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    feat_BF = 100 + torch.randn(8, 5, generator=generator)  # far from zero
-    norm = GlobalBatchNorm1d(5)
-    torch.nn.init.uniform_(norm.weight, 0.5, 1.5, generator=generator)
-    return norm, feat_BF, torch.randn(8, 5, generator=generator)
-
-
-def _normalised_by_two(rank: int, folder: str) -> None:
-    two_processes.join(rank, folder)
-    norm, feat_BF, weight_BF = batch_norm_case()
-    own = slice(0, 3) if rank == 0 else slice(3, None)  # uneven shares
-    part_BF = feat_BF[own].clone().requires_grad_()
-    out_BF = norm(part_BF)
-    (out_BF * weight_BF[own]).sum().backward()
-    grads = [norm.weight.grad, norm.bias.grad]
-    for grad in grads:
-        distributed.all_reduce(grad)
-    result = {"out": out_BF.detach(), "grad": part_BF.grad, "params": torch.stack(grads)}
-    torch.save(result | {"norm": norm.state_dict()}, f"{folder}/{rank}.pt")
-    two_processes.leave()
-
-
-def test_batch_norm_of_two_processes_is_torchs_over_the_global_batch(tmp_path: Path) -> None:
-    parts = two_processes.saved_by(_normalised_by_two, tmp_path)
-    norm, feat_BF, weight_BF = batch_norm_case()
-    twin = torch.nn.BatchNorm1d(5).double()
-    twin.load_state_dict(norm.state_dict())
-    feat_BF = feat_BF.double().requires_grad_()
-    out_BF = twin(feat_BF)
-    (out_BF * weight_BF).sum().backward()
-    close = {"rtol": 1e-5, "atol": 1e-4, "check_dtype": False}
-    torch.testing.assert_close(torch.cat([p["out"] for p in parts]), out_BF.detach(), **close)
-    torch.testing.assert_close(torch.cat([p["grad"] for p in parts]), feat_BF.grad, **close)
-    params = torch.stack([twin.weight.grad, twin.bias.grad])
-    torch.testing.assert_close(parts[0]["params"], params, **close)
-    for name, value in twin.state_dict().items():
-        for part in parts:
-            torch.testing.assert_close(part["norm"][name], value, **close)

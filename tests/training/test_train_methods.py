@@ -12,21 +12,13 @@ from toy_configs import FEW, STAGES, sets
 import embed
 import runs_of_every_task
 import train
-from runs_of_every_task import RUNS, Material, material_of
+from runs_of_every_task import RUNS, Material
 from tiny_runs import TINY_CLIP, assert_same_bits, cut_and_resumed, logged_losses
 
 pytestmark = pytest.mark.slow
-# Losses with a state besides class weights: buffers, a boundary that is learned, proxies
-WITH_STATE = {
-    name: {"task": {"loss": {"name": name}}} for name in ("curricularface", "margin", "soft_triple")
-}
-WITHOUT_STATE = {name: {"task": {"loss": {"name": name}}} for name in ("supcon", "hyperbolic")}
-METHODS = {**RUNS, **WITH_STATE, **WITHOUT_STATE}
-
-
-@pytest.fixture(scope="module")
-def material(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Material:
-    return material_of(toy_manifest, tmp_path_factory.mktemp("material"))
+# Losses with a state besides class weights (buffers, a boundary that is learned, proxies), and one without
+LOSSES = ("curricularface", "margin", "soft_triple", "supcon")
+METHODS = RUNS | {name: {"task": {"loss": {"name": name}}} for name in LOSSES}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from accelerate import tracking
+from accelerate import Accelerator
 from toy_configs import FROZEN, RATES, sets
 
 import train
@@ -37,48 +37,21 @@ NO_GENERIC = {
     "model": {"backbone": {**TINY_CLIP, "pretrained": "any"}, "image": {"size_px": 64}},
     "retention": {"features": 1, "generic": {"manifest": "gone.csv", "batch_size": 2}},
 }
+LEARNING = {"model": RESNET, **SUPCON}
 BY_STATISTICS = {"batch_norm": {"layer4": "train"}, "epochs": 1, "lr": FROZEN}
+TRAINED_AND_SYNCED = [{**BY_STATISTICS, "batch_norm": mode} for mode in ("train", "synced")]
 # Changes of a config, and the message
 BY_CONFIG: list[tuple[dict[str, Any], list[str], str]] = [
     ({}, [f"seed={2**70}"], "a whole number beyond 64 bits"),
     ({}, [f"model.head.dim={2**60}"], "model.head.dim=.* less than or equal to 65536"),
     ({}, ["trackers=[tensorbord]"], r"trackers\.0.*'tensorboard'.*'trackio'"),
-    (
-        {"model": RESNET, **SUPCON},
-        ["train.batch_norm=on"],
-        "batch_norm=on: Input should be .frozen.",
-    ),
+    (LEARNING, ["train.batch_norm=on"], "batch_norm=on: .* be .frozen."),
     ({"model": RESNET, "stages": [BY_STATISTICS]}, ["train.cached_views=2"], "are computed once"),
-    (
-        {"model": RESNET, "stages": [BY_STATISTICS]},
-        ["gradient_checkpointing=true"],
-        "gradient_checkpointing=true: would count a batch twice",
-    ),
-    (
-        {
-            "model": RESNET,
-            "stages": [{**BY_STATISTICS, "batch_norm": m} for m in ("train", "synced")],
-        },
-        [],
-        "stages.1.batch_norm: a run allows one of train and synced",
-    ),
-    (
-        {"model": RESNET, **SUPCON},
-        ["train.accumulate=4", "train.batch_norm=train"],
-        "train.batch_norm=train: .*set accumulate to 1",
-    ),
-    (
-        {"model": RESNET, **SUPCON},
-        ["on_out_of_memory=halve", "train.batch_norm=train"],
-        "on_out_of_memory to stop",
-    ),
+    ({"model": RESNET, "stages": [BY_STATISTICS]}, ["gradient_checkpointing=true"], "batch twice"),
+    ({"model": RESNET, "stages": TRAINED_AND_SYNCED}, [], "stages.1.batch_norm: a run allows"),
+    (LEARNING, ["train.accumulate=4", "train.batch_norm=train"], "set accumulate to 1"),
     # A backbone without pretrained weights learns its statistics, whatever batch_norm says
-    ({"model": RESNET, **SUPCON}, ["train.accumulate=2"], "new modules of the backbone: .* twice"),
-    (
-        {"model": RESNET, **SUPCON},
-        ["on_out_of_memory=halve"],
-        "new modules of the backbone: .* twi",
-    ),
+    (LEARNING, ["on_out_of_memory=halve"], "new modules of the backbone: .* twice"),
     # Models and files are looked for before images are checked
     ({}, ["start_from=nowhere"], "start_from: nowhere: no such run folder"),
     (NO_TEACHER, [], "nowhere: no such run folder"),
@@ -97,7 +70,7 @@ def test_a_wrong_config_is_refused_before_images_are_checked(
     assert len(str(refusal.value).splitlines()) <= 2
 
 
-@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e400", "soon"])
+@pytest.mark.parametrize("hours", ["nan", "-1", "soon"])
 def test_an_impossible_number_of_hours_is_refused(hours: str, capsys) -> None:
     with pytest.raises(SystemExit, match="^2$"):
         train.main(["--config", "nowhere.yaml", f"--max-hours={hours}"])
@@ -114,18 +87,10 @@ def test_a_later_stages_size_is_refused_before_the_first_step(written: Callable)
 RESNET10 = {"backbone": {"library": "timm", "name": "resnet10t"}, "image": {"size_px": 32}}
 ONE_IMAGE = [{"epochs": 1, "batch_size": 1, "lr": RATES}]
 BY_STEP: list[tuple[dict[str, Any], list[str], str]] = [
-    (
-        {"stages": [{"epochs": 9, "lr": dict.fromkeys(RATES, 1e30)}]},
-        [],
-        r"loss is .* at step .* learning rates .*images/",
-    ),
+    ({"stages": [{"epochs": 9, "lr": dict.fromkeys(RATES, 1e30)}]}, [], "loss is .* at .*images/"),
     # Batch normalisation of one image: in the head, in its micro-batch, in a backbone's map of one pixel
     ({}, ["train.batch_size=1", "model.head.norm=bn"], "batch_size 1 .* one image .* needs two"),
-    (
-        {},
-        ["train.batch_size=3", "train.accumulate=2", "model.head.norm=bn_plain"],
-        "batch_size 3 in 2 micro-batches .* needs two",
-    ),
+    ({}, ["train.batch_size=3", "train.accumulate=2", "model.head.norm=bn"], "in 2 micro-batches"),
     ({"model": RESNET10, "stages": ONE_IMAGE}, [], "batch_size 1 .* which needs two; raise"),
 ]
 
@@ -144,9 +109,7 @@ def test_a_model_that_memory_cannot_hold_is_refused(written: Callable, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(loop, "build_task", full)
-    with pytest.raises(
-        UserError, match="out of memory before the first step, with .* classes; use"
-    ):
+    with pytest.raises(UserError, match="out of memory before the first step, with .* classes"):
         train.main(written())
 
 
@@ -220,43 +183,20 @@ def test_a_stage_of_one_class_and_a_long_warm_up_are_warned_of(
 
 # ---------------------------------------------------------------- trackers
 
-FIND = "guie.config.training.find_spec"
 
-
-class Recorder(tracking.GeneralTracker):
-    """Takes the place of a tracker that is not installed here."""
-
-    name = "wandb"
-    requires_logging_directory = False
-    lines: list[tuple[int | None, dict[str, Any]]] = []
-    tracker = None
-
-    def __init__(self, run_name: str, **_: Any) -> None:
-        super().__init__()
-        self.lines.clear()
-
-    def store_init_configuration(self, values: dict[str, Any]) -> None:
-        pass
-
-    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        self.lines.append((step, values))
-
-
-def test_the_named_trackers_get_what_metrics_jsonl_has(written: Callable, monkeypatch) -> None:
-    monkeypatch.setattr(FIND, lambda name: name)
-    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "wandb", Recorder)
-    monkeypatch.setattr(tracking, "get_available_trackers", lambda: [tracking.LoggerType.WANDB])
-    run = train.main(written("trackers=[wandb]", stages=[SHORT]))
+def test_trackers_get_what_metrics_jsonl_has(written: Callable, monkeypatch) -> None:
+    logged = []
+    monkeypatch.setattr(Accelerator, "log", lambda _, values, step: logged.append((step, values)))
+    run = train.main(written("trackers=[]", stages=[SHORT]))
     lines = read_metrics(run / "metrics.jsonl")
-    assert [step for step, _ in Recorder.lines] == [line["step"] for line in lines]
-    for (_, values), line in zip(Recorder.lines, lines, strict=True):
+    assert [step for step, _ in logged] == [line["step"] for line in lines]
+    for (_, values), line in zip(logged, lines, strict=True):
         assert values.items() <= line.items()
     assert not list(run.rglob("events.out.tfevents*")), "TensorBoard was not named"
 
 
 def test_a_tracker_that_is_not_installed_is_named(written: Callable, monkeypatch) -> None:
-    monkeypatch.setattr(FIND, lambda name: None if name == "comet_ml" else name)
-    with pytest.raises(
-        UserError, match=r"trackers: comet_ml is not .*pip install comet-ml, or rem"
-    ):
+    found = "guie.config.training.find_spec"
+    monkeypatch.setattr(found, lambda name: None if name == "comet_ml" else name)
+    with pytest.raises(UserError, match="trackers: comet_ml is not .*pip install comet-ml"):
         train.main(written("trackers=[tensorboard, comet_ml]"))

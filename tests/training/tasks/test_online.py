@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import distributed
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
-from toy_configs import sets
 
-import train
-import two_processes
 from guie.config import RunConfig, config_from, load_config
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.distillation import Similarity
 from guie.training.tasks import build_task
 from guie.training.tasks.online import OnlineTask, OnlineTeacher
-from tiny_runs import TINY_CLIP, logged_losses
+from tiny_runs import TINY_CLIP
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
 RECIPE = Path(__file__).parents[3] / "configs/recipes/udon_clip.yaml"
-
-
-RATES = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3}
+PARTS = ("backbone", "head", "classes", "teachers")
 
 
 def online(**task: Any) -> OnlineTask:
@@ -40,7 +32,7 @@ def online(**task: Any) -> OnlineTask:
         "data": {"manifest": "m.csv"},
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": head},
         "task": {"name": "online", "teacher_dim": 12, **task},
-        "stages": [{"epochs": 1, "lr": RATES}],
+        "stages": [{"epochs": 1, "lr": dict.fromkeys(PARTS, 1e-3)}],
     }
     torch.manual_seed(0)
     task = build_task(config_from(values, RunConfig), CLASSES)
@@ -173,28 +165,6 @@ def test_running_statistics_move_once() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.fixture(scope="module")
-def words(toy_manifest: Path, written: Callable) -> list[str]:
-    sampler = {"name": "loss_driven", "period": "10 steps"}
-    return written(
-        manifest=toy_manifest,
-        model={"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
-        task={"name": "online"},
-        train={"batch_size": 24},
-        stages=[{"epochs": 1.1, "lr": RATES, "sampler": sampler}],
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["softmax", "curricularface"])
-def test_two_processes_train_as_one(loss: str, words: list[str]) -> None:
-    task = f"task={{name: online, loss: {{name: {loss}, classifier: separate}}}}"
-    one = train.main([*words, *sets(task, f"name=one_{loss}")])
-    two_processes.run("train", [*words, *sets(task, f"name=two_{loss}")])
-    two = one.with_name(f"two_{loss}")
-    assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
-
-
 def test_a_stage_may_lack_a_teachers_domain() -> None:
     task = online(loss={"name": "arcface", "init": "he_uniform"})
     alone = {"softmax_over": "stage", "classes": "reset"}
@@ -207,62 +177,8 @@ def test_a_stage_may_lack_a_teachers_domain() -> None:
     assert torch.equal(task.teachers[1].criterion.weight_CD, before)
 
 
-# CurricularFace's running mean is over all processes, which have different numbers of a domain's images
-
-CURRICULAR = [
-    {"name": "curricularface"},
-    {"name": "curricularface", "running_mean": "class"},
-]
-UNEVEN = [  # classes 0 to 2 are of a; each process has half
-    torch.tensor([0, 1, 2, 0, 3, 4, 3, 4]),  # each has images of one domain
-    torch.tensor([0, 0, 1, 2, 3, 1, 3, 0]),
-    torch.tensor([0, 1, 1, 2, 0, 0, 1, 2]),  # none has one of b
-]
-
-
-def curricular(loss: dict[str, Any], rank: int, ranks: int) -> dict[str, torch.Tensor]:
-    """Mean loss over processes, gradients and buffers after some steps without an optimiser."""
-    task = online(loss=loss).train()
-    model = DistributedDataParallel(task) if ranks > 1 else task
-    generator = torch.Generator().manual_seed(1)
-    for labels in UNEVEN:
-        images = torch.randn(8, 3, 32, 32, generator=generator)
-        given = (labels, torch.arange(8), torch.ones(8, 3), images)
-        model.zero_grad()
-        total, logs = model(Batch(*(part.chunk(ranks)[rank] for part in given)))
-        total.backward()
-    means = {"loss": total.detach().clone(), "teachers": logs["teachers"]}
-    if ranks > 1:
-        for mean in means.values():
-            distributed.all_reduce(mean)
-            mean /= ranks
-    grads = {f"gradient of {name}": p.grad for name, p in task.named_parameters()}
-    return {**means, **grads, **dict(task.named_buffers())}
-
-
-def _by_two(rank: int, folder: str) -> None:
-    two_processes.join(rank, folder)
-    torch.save([curricular(loss, rank, 2) for loss in CURRICULAR], f"{folder}/{rank}.pt")
-    two_processes.leave()
-
-
-@pytest.mark.slow
-def test_curricularface_in_two_processes_equals_one(tmp_path: Path) -> None:
-    both = two_processes.saved_by(_by_two, tmp_path)
-    for number, loss in enumerate(CURRICULAR):
-        single = curricular(loss, 0, 1)
-        assert single["teachers.0.criterion.rule.t_C"].all()
-        for rank in range(2):
-            double = both[rank][number]
-            assert double.keys() == single.keys()
-            for name, value in single.items():
-                torch.testing.assert_close(
-                    double[name], value, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-                )
-
-
 def test_a_teacher_without_images_keeps_its_running_mean() -> None:
-    task = online(loss=CURRICULAR[0]).train()
+    task = online(loss={"name": "curricularface"}).train()
     task(batch())
     mean = task.teachers[1].criterion.rule.t_C.clone()
     assert mean.any()

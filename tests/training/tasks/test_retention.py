@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,24 +165,6 @@ def test_the_pretrained_backbone_is_no_part_of_the_task(weights: Path) -> None:
     task(batch())[0].backward()
     assert not pretrained.training
     assert not any(p.requires_grad or p.grad is not None for p in pretrained.parameters())
-
-
-def test_a_resumed_stage_compares_with_the_pretrained_weights(weights: Path) -> None:
-    """Neither with the checkpoint's, nor with the random ones it is loaded over."""
-    task = opened(config(weights), 2)
-    nudge(task)
-    file = io.BytesIO()
-    torch.save(task.state_dict(), file)
-    file.seek(0)
-    run = config(weights)
-    torch.manual_seed(5)
-    again = build_task(run, CLASSES, pretrained=False)
-    again.embedder.backbone.set_image_size(40, 4)  # at once: the checkpoint brings the values
-    freeze(again, run.stages[2].lr)
-    again.begin_stage(2, [0, 1, 2])
-    again.load_state_dict(torch.load(file, weights_only=True))
-    (loss, logs), (expected, expected_logs) = again(batch(40)), task(batch(40))
-    assert loss == expected and logs == expected_logs and logs["retention_weights"] > 0.01
 
 
 @pytest.mark.parametrize("generic", [0, 5])
