@@ -6,7 +6,7 @@ Everything is drawn, so it needs no data. Each part runs in a process of its own
 own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `hashes` searches as
 cleaning does up to a million images, and by faiss' flat index for a sample of the queries. `cells` searches
 k-means cells, as cleaning does above three million hashes, among half of the hashes and among all, and
-estimates more from both. `pairs` counts the pairs of growing parts of `data/mini-uned` below `GUIE_REAL`, or of
+estimates more from both. `pairs` counts those of growing parts of `data/mini-uned` below `GUIE_REAL`, or of
 drawn toy images without it.
 """
 
