@@ -87,7 +87,7 @@ def lines() -> list[tuple[str, str, str]]:
     found = [(line, "ok", "") for line in good]
     found += [(_odd(name), "reject", "not a readable image") for name in REJECTED]
     for name in ODD:
-        reason = {"float.tiff": "float pixels", "bomb_30000x30000.png": "bomb"}.get(name, "")
+        reason = {"float.tiff": "float pixels", "bomb_30000x30000.png": "set GUIE_MAX_MEGAPIXELS"}.get(name, "")
         found.append((_odd(name), "reject" if name in REFUSED_ODD else "ok", reason))
     found += [(_odd(name), "ok", "") for name in NAMES]
     found.append((_odd("directory.jpg"), "reject", "not a regular file"))

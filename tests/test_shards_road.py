@@ -86,11 +86,6 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert logs[0] == logs[1]
 
 
-@pytest.mark.slow
-def test_a_run_from_shards_ends_at_the_same_bits(run: Path, shards: Path, tmp_path: Path) -> None:
-    assert_same_run(run, trained(tmp_path, shards, 0))
-
-
 def test_a_run_from_object_storage_ends_at_the_same_bits(
     run: Path, shards: Path, endpoint: str, tmp_path: Path, monkeypatch
 ) -> None:

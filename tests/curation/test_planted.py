@@ -106,22 +106,6 @@ def test_near_copies_are_found(copied, model, request, tmp_path):
     assert len(found & planted) >= max(0.98 * len(found), 0.95 * len(planted))
 
 
-@pytest.mark.slow
-def test_links_do_not_depend_on_row_order(copied):
-    root, table = copied
-    embed = partial(thumbnails, root=root, workers=1)
-    first = table["image_path"].iloc[:30]
-    part = table[table["image_path"].isin(first) | table["original"].isin(first)]
-    shuffled = part.sample(frac=1, random_state=0)
-    one, other = (
-        find_links(rows, NearConfig(), embed, PixelDifferences(root, 1, rows))
-        for rows in (part, shuffled)
-    )
-    assert len(one.near)
-    pd.testing.assert_series_equal(one.pictures, other.pictures)
-    pd.testing.assert_frame_equal(one.near, other.near)
-
-
 @pytest.fixture(scope="module")
 def faulty(toy_manifest, tmp_path_factory):
     """A folder with bytewise copies of training images, its table, and the pairs by kind of fault."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -312,25 +311,3 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     cosines = {"a": np.cos(0.1), "c": np.cos(0.2), "d": 1.0}
     assert leaks["similarity"].to_dict() == pytest.approx(cosines)
     assert leaks["difference"].to_dict() == pytest.approx({"a": 0.001, "c": 0.002, "d": 0.0})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("conflicts", "labels"), [("report", "{}"), ("keep_first", "all|{}")])
-def test_placeholders_cost_what_their_images_cost(conflicts, labels):
-    """1,500 files of seven pictures: all pairs would be millions, and four times those of half."""
-    near = NearConfig(distance_max=BITS, similarity_min=-1)
-    config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near, labels_max=9_999)
-
-    def peak(images: int) -> int:
-        classes = [labels.format(n) for n in range(images // 3)]
-        table = random_table(np.random.default_rng(0), images, classes)
-        tracemalloc.start()
-        embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
-        _, found, links, *_ = clean(table, config, embed, ALIKE)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert len(links.near) <= 7 * 6 and (found["kind"].value_counts() <= len(table)).all()
-        return peak
-
-    whole = peak(1_500)
-    assert whole < 1_500 * 4_000 and whole < 2.4 * peak(750)

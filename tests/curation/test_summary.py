@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from tables import rows, together
@@ -11,22 +9,7 @@ from tables import rows, together
 from guie.base.errors import UserError
 from guie.curation import summary
 from guie.curation.classes import cap, drop_rare
-from guie.curation.sources import combine, prefix_of
-
-
-def test_prefix_of_a_source_in_the_root(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert prefix_of(Path("input/toy"), Path("input")) == "toy/"
-    assert prefix_of(Path("input/a/../b"), tmp_path) == "input/b/"
-    assert prefix_of(Path("input"), tmp_path / "input") == ""
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "link").symlink_to("/usr")
-    assert prefix_of(Path("input/link"), Path("input")) == "link/"
-    for outside in ("data", "input2"):
-        with pytest.raises(
-            UserError, match=f"outside the mix's root.*for example root: {tmp_path}"
-        ):
-            prefix_of(tmp_path / outside, tmp_path / "input")
+from guie.curation.sources import combine
 
 
 def test_combine_fills_columns_that_only_some_sources_have():

@@ -301,9 +301,3 @@ def test_a_killed_unpacking_is_done_again(tmp_path: Path) -> None:
     (half / "cat/stray").write_text("of the killed one")
     assert contents(unpacked(path)) == FILES
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a.zip"]
-
-
-def test_zstd_is_read_or_the_remedy_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(99))
-    message = refusal(tmp_path / "a.tar.zst")
-    assert "damaged" in message or "tar --zstd -xf" in message

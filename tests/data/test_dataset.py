@@ -114,27 +114,6 @@ def test_views_of_any_size_become_the_networks_input_and_depend_on_the_key(manif
     assert len({views[key].numpy().tobytes() for key in keys if key[-1] == 6}) == 4
 
 
-def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
-    train = dataset(manifest, FULL_AUGMENT)
-    sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
-    batches = RankBatches(sampler, 0, 3, 0, 1)
-    alone = list(TrainLoader(train, batches, workers=0))
-    shared = list(TrainLoader(train, batches, workers=2))
-    for a, b in zip(alone, shared, strict=True):
-        assert torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.label_B, b.label_B)
-
-
-def test_the_device_normalises_by_constants_of_its_own(manifest: Manifest) -> None:
-    """Copied there once: a copy in each step would wait for a GPU. Loaders keep theirs on the CPU."""
-    train = dataset(manifest, FULL_AUGMENT)
-    sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
-    loader = TrainLoader(train, RankBatches(sampler, 0, 2, 0, 1), workers=0, device="meta")
-    for batch in loader:
-        assert batch.images_BCHW.device.type == loader.preprocess.mean.device.type == "meta"
-    assert train.preprocess.mean.device.type == train.preprocess.std.device.type == "cpu"
-    assert loader.preprocess.state_dict() == {}
-
-
 def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     files = [manifest.file(path) for path in manifest.table["image_path"]]
     torch.manual_seed(0)
@@ -182,18 +161,6 @@ def test_blends_are_as_many_and_as_strong_as_asked(root: Path) -> None:
     assert np.mean(levels > 0) == pytest.approx(0.5 * 0.9, abs=0.06)
     quartiles = np.quantile(levels[levels > 0], [0.25, 0.5, 0.75])
     assert quartiles == pytest.approx([64, 128, 191], abs=25)
-
-
-def test_a_view_that_is_not_blended_is_what_it_was(root: Path) -> None:
-    """Its part and pixels are drawn as without; the label is the image's own."""
-    config = AugmentConfig(flip=0.5, color=0.3, erase=0.5)
-    with_blends = config.model_copy(update={"mixup": 0.5})
-    plain, mixed = blended(root, 0.0), blended(root, 0.5)
-    plain.augment, mixed.augment = Augment(config), Augment(with_blends)
-    pairs = [(plain[step, 3, 1], mixed[step, 3, 1]) for step in range(100)]
-    same = np.mean([torch.equal(one["image"], other["image"]) for one, other in pairs])
-    assert 0.35 < same < 0.75
-    assert all(other["label"] == 0 and other["row"] == 1 for _, other in pairs)
 
 
 def test_features_of_blends_are_not_taken_for_those_of_other_images(

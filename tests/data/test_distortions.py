@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections import Counter
 
 import albumentations as A
 import cv2
@@ -71,16 +70,6 @@ def test_the_seed_alone_decides(name: str) -> None:
     assert (Augment(AugmentConfig())(image, 0) == image).all()
 
 
-def test_chances_are_independent() -> None:
-    """Two distortions of probability one half meet in a quarter of the views."""
-    config = AugmentConfig(affine=0.5, shift=0.4, rgb_shift=40.0, color_share=0.5)
-    grey, distort, seen = np.full((16, 16, 3), 201, np.uint8), Distortions(config), Counter()
-    for seed in range(800):
-        out = distort(grey, seed)
-        seen[bool((out < 60).any()), bool((out != out[..., :1]).any())] += 1
-    assert len(seen) == 4 and all(150 < count < 250 for count in seen.values()), seen
-
-
 def test_settings_are_those_of_albumentations() -> None:
     """In one order: moved, then the hue, channels, blur and compression."""
     config = AugmentConfig(
@@ -89,13 +78,8 @@ def test_settings_are_those_of_albumentations() -> None:
         **{"rgb_shift_share": 0.2, "blur": 0.4, "jpeg": 0.6, "jpeg_quality": [5, 20]},
     )
     steps = {type(step).__name__: step for step in Distortions(config).compose.transforms}
-    assert list(steps)[1:] == [
-        "Affine",
-        "ColorJitter",
-        "RGBShift",
-        "GaussianBlur",
-        "ImageCompression",
-    ]
+    order = ["Affine", "ColorJitter", "RGBShift", "GaussianBlur", "ImageCompression"]
+    assert list(steps)[1:] == order
     assert [step.p for step in steps.values()] == [1.0, 0.5, 0.7, 0.2, 0.4, 0.6]
     affine = steps["Affine"]
     assert affine.scale == {"x": (0.7, 1.3), "y": (0.7, 1.3)} and affine.keep_ratio
@@ -105,9 +89,8 @@ def test_settings_are_those_of_albumentations() -> None:
     assert colour.hue == (-0.1, 0.1) and colour.brightness == colour.saturation == (1.0, 1.0)
     assert shift.r_shift_limit == shift.g_shift_limit == shift.b_shift_limit == (-5.0, 5.0)
     assert steps["ImageCompression"].quality_range == (5, 20)
-    black = Distortions(AugmentConfig(**MOVES))
-    white = np.full((32, 32, 3), 200, np.uint8)
-    assert any((black(white, seed) == 0).any() for seed in range(5))
+    moved = Distortions(AugmentConfig(**MOVES))(np.full((32, 32, 3), 200, np.uint8), 0)
+    assert (moved == 0).any(), "black at the border"
 
 
 def test_auto_is_torchvisions() -> None:

@@ -51,22 +51,15 @@ def test_other_formats_and_what_is_no_file_are_refused(tmp_path: Path, reader, m
     for path in (tmp_path / "pipe.jpg", tmp_path):
         with pytest.raises(UserError, match="not a regular file"):
             reader(path)
+    path = tmp_path / "picture.png"
     for kind in ("ICO", "TGA", "PCX", "EPS", "PDF"):
-        Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(tmp_path / "picture.png", kind)
-        with pytest.raises(
-            UserError, match=r"picture\.png: not a readable image: it is none of JP"
-        ):
-            reader(tmp_path / "picture.png")
+        Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
+        with pytest.raises(UserError, match=r"picture\.png: not a readable image: it is none of"):
+            reader(path)
+    path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
+    with pytest.raises(UserError, match="not a readable image: HEIC image, which is not"):
+        reader(path)
     assert not started
-
-
-@pytest.mark.parametrize(
-    "kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO"]
-)
-def test_formats_of_data_sets_are_read_whatever_the_name(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "picture.jpg"
-    Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
-    assert open_as_seen(path).size == open_as_host(path).size == (40, 20)
 
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
@@ -292,14 +285,6 @@ def test_more_pixels_are_refused_with_the_knob_that_allows_them(
         monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", wrong)
         with pytest.raises(UserError, match=f"GUIE_MAX_MEGAPIXELS={wrong}: must be a number"):
             open_as_seen(tmp_path / name)
-
-
-def test_a_small_png_of_gigapixels_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 1, 0, 0, 0, 0)
-    data = png((b"IHDR", header))
-    (tmp_path / "bomb.png").write_bytes(data[:8] + data[33:])
-    with pytest.raises(UserError, match="3600000000 pixels.*bomb.*set GUIE_MAX_MEGAPIXELS"):
-        open_as_seen(tmp_path / "bomb.png")
 
 
 MEASURE = """

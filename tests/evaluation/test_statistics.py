@@ -91,16 +91,6 @@ def test_a_comparison_equals_its_slow_twin(headline):
     assert swapped.p_better == pytest.approx(1 - found.p_better)
 
 
-def test_groups_weigh_alike():
-    values_Q = np.array([1.0, *[0.0] * 9, np.nan])
-    cluster_Q = np.array([*"abcdefghij", "k"])
-    group_Q = np.array(["small", *["large"] * 9, "empty"])
-    assert bootstrap(values_Q, cluster_Q, draws=2).difference == pytest.approx(0.1)
-    assert bootstrap(values_Q, cluster_Q, group_Q, draws=2).difference == pytest.approx(0.5)
-    harmonic = bootstrap(values_Q, cluster_Q, group_Q, headline=harmonic_headline, draws=2)
-    assert harmonic.difference == 0
-
-
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     """And one that takes the queries for independent does not."""
     hits = np.zeros(2)

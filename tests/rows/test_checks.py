@@ -21,7 +21,6 @@ from guie.data.images import open_as_seen
 from guie.rows import filling
 from guie.rows.checks import THUMBNAIL, VERIFY, Checks
 from guie.rows.comparison import content
-from guie.rows.filling import OnCores
 from guie.rows.fingerprints import FINGERPRINTS, thumbnail_pixels, thumbnails
 
 NAMES = [f"{number}.png" for number in range(5)]
@@ -135,30 +134,6 @@ def test_what_another_version_found_does_not_count(root: Path, looked: list[str]
     looked.clear()
     rows(root, NAMES)
     assert looked == NAMES
-
-
-def test_a_stopped_check_keeps_the_blocks_it_has(root: Path, looked, monkeypatch) -> None:
-    def look(folder: str, decode: str, path: str):
-        if path == "3.png":
-            raise KeyboardInterrupt
-        return FINGERPRINTS.look(folder, decode, path)
-
-    monkeypatch.setattr(OnCores, "most", 2)
-    with pytest.raises(KeyboardInterrupt):
-        rows(root, NAMES, FINGERPRINTS._replace(look=look))
-    looked.clear()
-    found = rows(root, [*NAMES, "bad.png"])
-    assert looked == [*NAMES[2:], "bad.png"]
-    pd.testing.assert_frame_equal(found, plain([*NAMES, "bad.png"], root))
-
-
-def test_a_damaged_block_is_computed_again(root: Path, looked: list[str]) -> None:
-    whole = rows(root, NAMES[:2]), rows(root, NAMES)
-    first, second = Checks(FINGERPRINTS, root, NAMES).store.folder.glob("*.parquet")
-    first.write_bytes(second.read_bytes()[:100])
-    looked.clear()
-    pd.testing.assert_frame_equal(rows(root, NAMES), whole[1])
-    assert 2 <= len(looked) <= 3
 
 
 def test_thumbnails_are_those_of_the_records(root: Path, looked: list[str]) -> None:

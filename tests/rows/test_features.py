@@ -177,14 +177,3 @@ def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
         absent(paths, "whole")
     plain = embed_for(CleaningConfig(), root, tmp_path, 1)
     assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_job_of_parts_has_the_bits_of_one(model, images, computed, tmp_path):
-    whole = features(model, images, tmp_path / "whole", batch_size=2)[:]
-    for number in (2, 0, 1):
-        features(model, images, tmp_path / "parts", batch_size=2, part=(number, 3))
-    computed.clear()
-    assert np.array_equal(features(model, images, tmp_path / "parts", batch_size=2)[:], whole)
-    assert computed == []
-    with pytest.raises(UserError, match=r"computed in 3 parts; use --shard N/3"):
-        features(model, images, tmp_path / "parts", batch_size=2, part=(0, 4))

@@ -17,7 +17,7 @@ from guie.base.errors import UserError
 from guie.curation.packing import pack
 from guie.data.dataset import classes_of, distinct_rows, rows_hash
 from guie.data.images import open_as_host, open_as_seen
-from guie.data.manifest import Manifest, load_manifest, rows_where, save_manifest, table
+from guie.data.manifest import Manifest, load_manifest, save_manifest, table
 from guie.data.manifest.reading import sidecar_path
 from guie.data.shards import index as shard_index
 from guie.data.shards.index import cached_folder, open_places, read_facts, write_index
@@ -116,9 +116,7 @@ def test_a_shard_that_is_missing_cut_or_changed_is_refused(tmp_path: Path) -> No
     with pytest.raises(UserError, match=rf"{tar.name}: ends at byte .* cut short"):
         open_as_seen(shards.file(IMAGE))
     tar.write_bytes(whole[: end - 5] + bytes([whole[end - 5] ^ 1]) + whole[end - 4 :])
-    with pytest.raises(
-        UserError, match=rf"{tar.name}: the bytes from .* are not those of the index"
-    ):
+    with pytest.raises(UserError, match=rf"{tar.name}: the bytes from .* are not those of"):
         open_as_seen(shards.file(IMAGE))
     tar.write_bytes(whole)
     assert states_of(shards).readable_N.all() and open_as_seen(shards.file(IMAGE))
@@ -132,10 +130,7 @@ SPOILT = {
     "unlisted": (lambda t, s: (t, s[1:]), "is not in its list"),
     "outside": (lambda t, s: (t.assign(offset=t["offset"] + 10**6), s), "outside its shard"),
     "empty": (lambda t, s: (t.assign(size=0), s), "outside its shard"),
-    "two places": (
-        lambda t, s: (t.assign(image_path="a.jpg", split="train", role="train"), s),
-        "already in row 0|at two places",
-    ),
+    "two places": (lambda t, s: (t.assign(image_path="a.jpg"), s), "already in row|two places"),
 }
 
 
@@ -216,13 +211,6 @@ def test_the_rows_of_train_are_the_mapped_ones(tmp_path: Path) -> None:
     rows = shards.split("train")
     assert buffers(rows["image_path"]) == buffers(shards.table["image_path"])
     assert np.shares_memory(rows["mtime_ns"], shards.table["mtime_ns"])
-
-
-def test_rows_of_a_mask() -> None:
-    rows = pd.DataFrame({"a": range(6)})
-    for wanted in ("111111", "000000", "011100", "010110", "000001"):
-        mask = pd.Series([digit == "1" for digit in wanted])
-        pd.testing.assert_frame_equal(rows_where(rows, mask), rows[mask].reset_index(drop=True))
 
 
 def test_the_hash_of_the_rows_is_that_of_a_whole_table() -> None:
