@@ -60,13 +60,7 @@ def run(fault: Exception) -> None:
     ("rank", "connected", "lines"),
     [(None, False, 1), ("0", False, 1), ("1", False, 0), ("1", True, 1)],
 )
-def test_one_process_reports_an_error_of_all(
-    rank: str | None,
-    connected: bool,
-    lines: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
+def test_one_process_reports_an_error_of_all(rank, connected, lines, monkeypatch, capsys):
     """Once processes are connected, an error may be of one of them alone."""
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if rank is not None:

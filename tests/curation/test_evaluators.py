@@ -154,9 +154,7 @@ def mix_config(folder: Path, **values) -> MixConfig:
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
-def test_a_whole_training_has_a_name_that_a_run_can_have(
-    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_training_has_a_name_that_a_run_can_have(mix, tmp_path, monkeypatch):
     folder = tmp_path / "a: b #1"
 
     def trained(run: RunConfig, resume: bool) -> Path:

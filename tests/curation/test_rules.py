@@ -276,24 +276,6 @@ def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
         if conflicts != "keep_first":
             assert set(found.loc[found["kind"] == "conflict", "image_path"]) == expected["conflict"]
         assert found.columns.tolist() == COLUMNS
-        check_witnesses(found, AllPairs(table, features, config))
-
-
-def check_witnesses(found: pd.DataFrame, pairs: AllPairs) -> None:
-    """One finding an image, side and rule, which names a copy of the image."""
-    rule = found["kind"].str.split().str[-1]
-    side = found["split"] == "train"
-    assert not pd.DataFrame({"r": rule, "i": found["image_path"], "s": side}).duplicated().any()
-    row_of = {row.image_path: row for row in pairs.rows}
-    for pair in found.itertuples():
-        copy = pairs.copy(row_of[pair.image_path], row_of[pair.other_path])
-        assert copy and pair.kind in ("leak", "conflict", f"{copy} duplicate")
-        shared = set(pair.label.split("|")) & set(pair.other_label.split("|"))
-        assert pair.kind == "leak" or bool(shared) == pair.kind.endswith("duplicate")
-        assert ((pair.split == "train") == (pair.other_split == "train")) == (pair.kind != "leak")
-        if pair.kind.endswith("duplicate"):
-            assert pair.other_path < pair.image_path
-            assert pair.action == "reported" or pair.other_path not in dropped(found)
 
 
 def test_the_witness_of_a_leak_is_the_one_that_differs_least():

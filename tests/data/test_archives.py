@@ -233,9 +233,7 @@ def test_links_that_stay_are_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "encoding"), [("茶杯/1.jpg", "gbk"), ("чай/1.jpg", "cp1251"), ("é/1.jpg", "cp437")]
 )
-def test_an_unknown_encoding_is_refused_and_a_given_one_obeyed(
-    name: str, encoding: str, tmp_path: Path
-) -> None:
+def test_an_unknown_encoding_is_refused_and_a_given_one_obeyed(name, encoding, tmp_path):
     members = [(raw(name.encode(encoding)), b"1"), (raw(b"plain/1.jpg"), b"1")]
     archive = make_zip(tmp_path / "goods.zip", *members)
     with pytest.raises(UserError, match="1 names are in an unknown encoding.*set encoding of the"):

@@ -1,7 +1,11 @@
-"""What is trained is what is scored; a sample is a pure function of its key."""
+"""What is trained is what is scored; a sample is a pure function of its key; workers share strings."""
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +20,7 @@ from guie.base.errors import UserError
 from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
+from guie.data.columns import StringColumn
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
 from guie.data.images import open_as_seen, open_part
 from guie.data.loader import TrainLoader, add_generic, eval_loader, load_generic
@@ -163,9 +168,7 @@ def test_blends_are_as_many_and_as_strong_as_asked(root: Path) -> None:
     assert quartiles == pytest.approx([64, 128, 191], abs=25)
 
 
-def test_features_of_blends_are_not_taken_for_those_of_other_images(
-    root: Path, tmp_path: Path
-) -> None:
+def test_features_of_blends_are_not_taken_for_those_of_other_images(root, tmp_path):
     """Which image shines through a view depends on all that are there; a plain view on none."""
 
     def folder(mixup: float, images: int) -> Path:
@@ -236,9 +239,7 @@ def test_generic_images_are_added_to_the_same_batches(train: Manifest, generic: 
 
 
 @pytest.mark.parametrize("change", [{"workers": 2}, {"first": 2}])
-def test_a_batch_depends_on_its_step_alone(
-    train: Manifest, generic: Manifest, change: dict[str, int]
-) -> None:
+def test_a_batch_depends_on_its_step_alone(train, generic, change):
     expected = batches(train, generic, flip=0.5)[change.get("first", 0) :]
     for mine, theirs in zip(batches(train, generic, flip=0.5, **change), expected, strict=True):
         assert torch.equal(mine.generic_GCHW, theirs.generic_GCHW)
@@ -263,3 +264,31 @@ def test_refusals(train: Manifest, generic: Manifest, tmp_path: Path) -> None:
     config = GenericImagesConfig(manifest=str(draw(tmp_path, [1])), split="val")
     with pytest.raises(UserError, match="no rows of split 'val'; it has: train"):
         load_generic(config)
+
+
+def private_mb() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def read_all(column: StringColumn, answer: Connection) -> None:
+    assert column[0]
+    before = private_mb()
+    for row in range(len(column)):
+        column[row]
+    answer.send(private_mb() - before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc/self/smaps_rollup")
+def test_a_forked_process_shares_the_rows() -> None:
+    """Python strings would take 8 MB of each process here; the interpreter itself takes some."""
+    names = [f"train/ö-{n % 100}/image-{n:09d}.jpg" for n in range(100_000)]
+    column = copy.deepcopy(StringColumn(np.array(names)))  # as a spawned process gets it
+    assert list(column) == names and column[np.int64(2)] == names[2]
+    assert column.take(np.array([3, 0, 0])) == [names[3], names[0], names[0]]
+    here, there = multiprocessing.Pipe(False)
+    process = multiprocessing.get_context("fork").Process(target=read_all, args=(column, there))
+    process.start()
+    grown = here.recv()
+    process.join()
+    assert grown < 5

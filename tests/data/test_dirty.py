@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 import dirty_cases
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
-from guie.data.images import open_as_host, open_as_seen
+from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 from guie.rows.checks import VERIFY, Checks, drop_unusable
 
@@ -130,13 +129,6 @@ def test_eight_orientations_show_one_picture(manifest):
     pictures = [seen(manifest, f"exif_{n}.jpg") for n in range(1, 9)]
     assert all(picture.shape == (95, 200, 3) for picture in pictures)
     assert max(np.abs(picture - pictures[0]).mean() for picture in pictures) < 1.2
-
-
-def test_the_first_frame_of_an_animation_counts(manifest):
-    path = manifest.parent / "images/bad/animated.gif"
-    with Image.open(path) as animation:
-        first = np.asarray(animation.convert("RGB"))
-    assert (first == open_as_seen(path)).all() and (first == open_as_host(path)).all()
 
 
 # ---------------------------------------------------------------- manifests as other programs save

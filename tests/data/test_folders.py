@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-import curate
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
 from guie.data.datasets.folder import image_files
@@ -130,15 +126,6 @@ def test_splits_are_refused_as_classes(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
-def curated(tmp_path: Path, domain: str, paths: Sequence[Path], **more: object) -> list[str]:
-    """Return the labels of a mix of folders."""
-    sources = [{"kind": "folder", "path": str(path), "domain": domain} for path in paths]
-    config = {"name": "m", "out": f"{tmp_path}/mix.csv", "root": str(tmp_path), "sources": sources}
-    (tmp_path / "mix.yaml").write_text(json.dumps(config | more))
-    curate.main(["--config", str(tmp_path / "mix.yaml"), "--workers", "1"])
-    return [row["label"] for row in csv.DictReader((tmp_path / "mix.csv").open())]
-
-
 @pytest.mark.parametrize(
     "classes",
     [
@@ -153,17 +140,6 @@ def curated(tmp_path: Path, domain: str, paths: Sequence[Path], **more: object) 
 )
 def test_a_class_may_have_the_name_of_a_split(classes: list[str]) -> None:
     refuse_splits("x", classes)
-
-
-def test_classes_that_differ_in_form_across_sources_may_be_joined(tmp_path: Path) -> None:
-    for number, name in enumerate(("a/Cat", "b/cat")):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "1.jpg").write_bytes(picture_bytes(number))
-    folders = [tmp_path / one for one in "ab"]
-    with pytest.raises(UserError, match="'d/Cat' and 'd/cat' differ only in case"):
-        curated(tmp_path, "d", folders)
-    clean = {"merge": {"d/Cat": "d/cat"}, "near": None}
-    assert curated(tmp_path, "d", folders, clean=clean) == ["d/cat"] * 2
 
 
 def test_what_the_decoders_read_is_taken_whatever_its_name(tmp_path: Path) -> None:

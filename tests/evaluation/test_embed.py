@@ -290,9 +290,7 @@ def test_all_images_are_decoded_only_if_one_is_bad_and_each_part_lists_the_bad_o
         np.testing.assert_allclose(row, whole[name], atol=1e-6)
 
 
-def test_rows_stay_and_a_grown_or_moved_manifest_embeds_its_new_images(
-    many, tmp_path, capsys
-) -> None:
+def test_rows_stay_and_a_grown_or_moved_manifest_embeds_its_new_images(many, tmp_path, capsys):
     many += ["--store", str(tmp_path / "rows")]
     lines = (tmp_path / "mix.csv").read_text().splitlines(keepends=True)
     (tmp_path / "mix.csv").write_text("".join(lines[:8]))

@@ -105,9 +105,7 @@ def test_validation_and_search_re_rank_alike(place: Path, methods: list[str]) ->
     assert {name: report[name]["r_at_1"] for name in means.index} == means.to_dict()
 
 
-def test_blocks_of_a_killed_search_are_of_the_same_weights(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_a_killed_search_are_of_the_same_weights(place, tmp_path, monkeypatch):
     keys = []
     monkeypatch.setattr(scoring, "search_together", lambda *given, key, **_: keys.append(key))
     run = shutil.copytree(place / "run", tmp_path / "run")
@@ -134,9 +132,7 @@ def test_a_picture_is_re_ranked_by_its_patches_though_another_is_gone(place: Pat
         (searcher.root / "gone.png").rename(gone)
 
 
-def test_a_model_without_patches_or_too_many_of_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_patches_or_too_many_of_them(place, monkeypatch):
     words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
     words += ["--out", str(place / "r.json"), "--rerank", "local", "--model"]
     resnet = {"library": "timm", "name": "test_resnet", "pretrained": None}

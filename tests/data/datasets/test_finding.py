@@ -89,16 +89,6 @@ def test_a_source_is_read_at_its_path_or_looked_for(tmp_path, monkeypatch):
     assert len(manifest.table) == 6
 
 
-def test_a_thinned_test_set_is_accounted_for(tmp_path):
-    MINIATURES["food2k"](tmp_path)
-    options = {"test_classes": 2}
-    config = source(kind="food2k", path=str(tmp_path), partial=True, options=options)
-    whole, _ = read_source(config)
-    thinned, skipped = read_source(config.model_copy(update={"test_max_images": 2}))
-    assert len(whole.table) == 12 and len(thinned.table) == 10
-    assert skipped == {"test image beyond the class's limit, or a near-duplicate": 2}
-
-
 def served(folder: Path, content: bytes, name: str = "a.mat", digest: str = "") -> dict[str, str]:
     """A file that a URL serves, with its digest."""
     path = folder / "web" / name

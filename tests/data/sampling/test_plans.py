@@ -90,9 +90,7 @@ def test_factors_and_memory() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, -1.0, float("nan"), float("inf")])
-def test_losses_that_say_nothing_change_nothing_and_a_period_holds_every_domain(
-    loss: float,
-) -> None:
+def test_losses_that_say_nothing_change_nothing_and_a_period_holds_every_domain(loss):
     plan = loss_driven(100)
     run(plan, 0, 100, (0.0, 0.0, 1.0))
     run(plan, 100, 200, (loss, loss, loss))

@@ -273,9 +273,7 @@ def on_s3(server: str, tmp_path: Path) -> tuple[Manifest, Manifest]:
     return files, load_manifest(f"{upload(server, shards.path.parent, name)}/index.parquet")
 
 
-def test_a_busy_or_silent_s3_is_asked_again(
-    server, troubled, tmp_path, monkeypatch, capsys
-) -> None:
+def test_a_busy_or_silent_s3_is_asked_again(server, troubled, tmp_path, monkeypatch, capsys):
     files, objects = on_s3(server, tmp_path)
     monkeypatch.setattr(storage, "TIMEOUT_S", 2)
     set_environment(monkeypatch, os.environ["AWS_ENDPOINT_URL"])  # a new client has the time-out

@@ -197,9 +197,7 @@ def test_packing_replaces_no_companion_of_a_user(tmp_path: Path) -> None:
     assert (shards / ".shard-notes.tmp.tar").read_text() == "mine"
 
 
-def test_of_two_that_index_one_folder_one_is_refused_and_the_index_is_the_others(
-    tmp_path: Path,
-) -> None:
+def test_of_two_that_index_one_folder_one_is_refused_and_the_index_is_the_others(tmp_path):
     tars(tmp_path)
     with claimed(tmp_path), pytest.raises(UserError, match="another process writes its index"):
         curate.main(["--index-shards", str(tmp_path), "--domain", "b"])

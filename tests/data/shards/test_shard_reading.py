@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 import curate
@@ -71,9 +70,7 @@ def test_an_index_may_be_the_root_and_a_folder_may_be_named_like_one(tmp_path: P
     assert open_as_seen(folder.file(IMAGE)).size == (30, 24)
 
 
-def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(tmp_path, monkeypatch):
     _, shards = packed(tmp_path)
     decoded, compute = [], OnCores.__call__
 
@@ -198,19 +195,6 @@ def test_an_index_with_other_rows_or_declarations_is_checked_again(tmp_path: Pat
     sidecar_path(shards.path).unlink()
     with pytest.raises(UserError, match="a leak"):
         load_manifest(shards.path)
-
-
-def buffers(column: pd.Series) -> set[int]:
-    """Return the addresses of a text column's memory."""
-    return {buffer.address for buffer in pa.array(column).buffers() if buffer}
-
-
-@pytest.mark.skipif(pd.__version__ < "3", reason="pandas 2 copies texts")
-def test_the_rows_of_train_are_the_mapped_ones(tmp_path: Path) -> None:
-    _, shards = packed(tmp_path)
-    rows = shards.split("train")
-    assert buffers(rows["image_path"]) == buffers(shards.table["image_path"])
-    assert np.shares_memory(rows["mtime_ns"], shards.table["mtime_ns"])
 
 
 def test_the_hash_of_the_rows_is_that_of_a_whole_table() -> None:
