@@ -21,7 +21,7 @@ from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
 from guie.data.columns import StringColumn
-from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
+from guie.data.dataset import Batch, EvalDataset, TrainDataset
 from guie.data.images import open_as_seen, open_part
 from guie.data.loader import TrainLoader, add_generic, eval_loader, load_generic
 from guie.data.manifest import Manifest, Sidecar
@@ -126,15 +126,6 @@ def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     torch.manual_seed(0)
     list(eval_loader(EvalDataset(files, preprocess()), [range(len(files))], workers=0))
     assert torch.equal(torch.rand(1), expected)
-
-
-def test_labels_and_domains_are_checked(manifest: Manifest) -> None:
-    assert len(training_rows(manifest, ["d"])) == len(SIZES)
-    with pytest.raises(UserError, match="unknown domains x; known: d"):
-        training_rows(manifest, ["x"])
-    several = manifest.table.assign(label="d/a|d/b")
-    with pytest.raises(UserError, match="several labels"):
-        training_rows(Manifest(several, manifest.root, manifest.path, Sidecar()))
 
 
 WHITES = 9

@@ -16,12 +16,10 @@ from guie.base.errors import UserError
 from guie.curation.packing import pack
 from guie.data.dataset import classes_of, distinct_rows, rows_hash
 from guie.data.images import open_as_host, open_as_seen
-from guie.data.manifest import Manifest, load_manifest, save_manifest, table
+from guie.data.manifest import Manifest, load_manifest, save_manifest
 from guie.data.manifest.reading import sidecar_path
 from guie.data.shards import index as shard_index
 from guie.data.shards.index import cached_folder, open_places, read_facts, write_index
-from guie.rows.checks import find_unreadable
-from guie.rows.filling import OnCores
 from guie.rows.states import States, states
 from sharded import SHARD_BYTES, data_set, packed
 
@@ -68,22 +66,6 @@ def test_an_index_may_be_the_root_and_a_folder_may_be_named_like_one(tmp_path: P
     folder = data_set(tmp_path / "odd.parquet")
     assert states_of(folder).readable_N.all()
     assert open_as_seen(folder.file(IMAGE)).size == (30, 24)
-
-
-def test_images_that_the_packer_decoded_are_not_decoded_at_the_start(tmp_path, monkeypatch):
-    _, shards = packed(tmp_path)
-    decoded, compute = [], OnCores.__call__
-
-    def counted(cores, blocks, *more):
-        decoded.extend(cores.items[row] for block in blocks for row in block)
-        compute(cores, blocks, *more)
-
-    monkeypatch.setattr(OnCores, "__call__", counted)
-    look = (shards.table, shards.root, 1)
-    assert find_unreadable(*look).empty and not decoded
-    monkeypatch.setattr("guie.rows.checks.VERSION", "another Pillow")
-    assert find_unreadable(*look).empty
-    assert set(decoded) == set(shards.table["image_path"])
 
 
 def test_an_index_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
@@ -152,33 +134,16 @@ def test_a_parquet_with_such_columns_is_no_index(tmp_path: Path) -> None:
         load_manifest(shards.path)
 
 
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each table that is checked."""
-    seen, check = [], table.check
-
-    def counted(rows: pd.DataFrame, *args: object) -> list:
-        seen.append(len(rows))
-        return check(rows, *args)
-
-    monkeypatch.setattr(table, "check", counted)
-    return seen
-
-
-def test_it_is_checked_once(tmp_path: Path, checks: list[int], caplog) -> None:
-    """What is unusual is said at each start; a damaged copy is made anew."""
+def test_what_is_unusual_is_said_at_each_start_and_a_damaged_copy_is_made_anew(tmp_path, caplog):
     _, first = packed(tmp_path)
     known, places = first.table, open_places(str(first.path)).range_of(IMAGE)
     (file,) = cached_folder(str(first.path)).glob("checked-*.arrow")
-    checks.clear()
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             pd.testing.assert_frame_equal(load_manifest(first.path).table, known)
-        assert not checks and "query without a positive" in caplog.messages[0]
-    file.write_bytes(file.read_bytes()[:-20])
-    pd.testing.assert_frame_equal(load_manifest(first.path).table, known)
-    assert checks == [len(known)]
+        assert "query without a positive" in caplog.messages[0]
+        file.write_bytes(file.read_bytes()[:-20])
     file = file.with_name("places.arrow")
     for damage in (b"", b"\0" * 40, file.read_bytes()[:-20]):
         shard_index._OPEN.clear()
