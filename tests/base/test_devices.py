@@ -97,11 +97,9 @@ def test_deterministic_algorithms_end_with_the_run(precision, monkeypatch):
     ("cores", "quota", "ranks", "usable", "loaders"),
     [
         (2, "", None, 2, 2),
-        (1, "", None, 1, 1),
         (64, "", 8, 64, 8),
         (96, "", 1, 96, 16),
         (4, "", 8, 4, 1),
-        (30, "max 100000\n", 4, 30, 7),
         (64, "400000 100000\n", None, 4, 4),
         (64, "50000 100000\n", None, 1, 1),
     ],

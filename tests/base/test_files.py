@@ -211,6 +211,29 @@ def test_appending_is_all_or_nothing(mounted: Path) -> None:
     assert log.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
+@pytest.mark.slow
+def test_tensorboard_on_a_full_disk_ends_a_command_in_one_line(mounted: Path) -> None:
+    program = """
+import sys
+from torch.utils.tensorboard import SummaryWriter
+from guie.base import errors
+
+def main(argv):
+    writer = SummaryWriter(sys.argv[1])
+    while True:
+        writer.add_text("a", "x" * 10_000)
+        writer.flush()
+
+errors.run(main)
+"""
+    command = [sys.executable, "-c", program, str(mounted)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    # The thread that writes may report it too.
+    line = "error: a write failed: the disk is full; free some space or write elsewhere"
+    assert set(done.stderr.splitlines()) == {line}
+
+
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from guie.base.errors import UserError
 from guie.config.loading import to_yaml
 from guie.curation import sources
 from guie.data.manifest import load_manifest
-from guie.rows.checks import Checks, find_unreadable
 
 TOYS = {"kind": "toy", "path": "input/toy", "images": 80, "seed": 3, "part": "pretrain"}
 
@@ -152,23 +150,6 @@ def test_without_verify_no_image_is_opened_and_paths_start_from_the_root(place, 
     assert "pass it to other commands as --root" in capsys.readouterr().out
 
 
-def test_training_does_not_decode_again(place, monkeypatch):
-    run({"sources": [folder()], "clean": {}})
-    manifest = load_manifest("input/mix.csv")
-    trained = manifest.table[manifest.table["split"] == "train"]
-    decoded, fill = [], Checks.fill
-
-    def counted(checks, *settings):
-        decoded.extend(checks.paths[checks.missing()])
-        return fill(checks, *settings)
-
-    monkeypatch.setattr(Checks, "fill", counted)
-    assert find_unreadable(trained, manifest.root, 1).empty and not decoded
-    manifest.file(trained["image_path"].iloc[0]).touch()
-    assert find_unreadable(trained, manifest.root, 1).empty
-    assert decoded == trained["image_path"].tolist()[:1]
-
-
 def test_manifest_source_keeps_its_domains_splits_and_declarations(place):
     images = [f"toys/car/{n}.png" for n in range(6)]
     write_manifest(
@@ -191,19 +172,6 @@ def test_manifest_source_keeps_its_domains_splits_and_declarations(place):
     assert not (table["split"] == "val").any(), "met is left alone, toys has one class"
     assert load_manifest("input/mix.csv").sidecar.domains["met"].index_is_train
     assert "met: no val split" in summary["notes"]
-
-
-def test_an_archive_is_unpacked_once_and_read_as_its_folder(place):
-    rules = {"min_images": 3, "val_fraction": 0.3}
-    archive = shutil.make_archive("input/toys", "gztar", "input/toys")
-    shutil.rmtree("input/toys")
-    packed = folder(path="input/toys.tar.gz")
-    table, summary = run({"sources": [packed], **rules})
-    assert table["label"].value_counts().to_dict() == {"toys/car": 9, "toys/cat": 5, "toys/bus": 4}
-    assert table["image_path"].str.startswith("toys/").all()
-    assert summary["dropped_files"][0]["file"] == "input/toys/cat/broken.png"
-    Path(archive).unlink()  # unpacked, it is not needed any more
-    pd.testing.assert_frame_equal(run({"sources": [packed], **rules})[0], table)
 
 
 def test_a_toy_source_is_drawn_as_configured_and_read_as_a_manifest(place, capfd):

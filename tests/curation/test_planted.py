@@ -195,17 +195,3 @@ def test_copies_of_logos_and_packages_are_dropped_and_a_low_limit_is_named(
     assert dropped({"false_sure": 1e-7, "false_copies": 1e-6}) == (0, 0)
     note = "logos, labels in common: look-alikes differ as little as copies"
     assert note in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_mirror_images_are_found_on_request_without_a_model(toy_manifest, tmp_path):
-    root = tmp_path / "set"
-    shutil.copytree(toy_manifest.parent, root)
-    table = pd.read_csv(root / "manifest.csv").iloc[:60]
-    mirrored = plant(table.iloc[::6], root, "mirrored", [ImageOps.mirror])
-    table = known(pd.concat([table, mirrored], ignore_index=True), root)
-    seen = partial(thumbnails, root=root, workers=1), PixelDifferences(root, 1, table)
-    found = linked_pairs(find_links(table, NearConfig(mirrored=True), *seen))
-    assert len(found & planted_pairs(table)) >= 0.9 * len(mirrored)
-    plain = linked_pairs(find_links(table, NearConfig(), *seen))
-    assert len(plain & planted_pairs(table)) < 0.5 * len(mirrored)

@@ -97,11 +97,6 @@ def test_what_is_no_image_of_a_class_is_counted(name: str, tmp_path: Path) -> No
         assert image_files(root)[0] == ["cat/1.jpg", "dog/1.jpg"]
 
 
-def test_a_class_may_have_the_name_of_a_tools_folder(tmp_path: Path) -> None:
-    root = made(tmp_path, "Originals/1.jpg", "thumbs/up/1.jpg")
-    assert labels(root) == {"d/Originals", "d/thumbs/up"}
-
-
 SPLITS = {
     "train valid test": ("train/cat/1.jpg", "valid/cat/1.jpg", "test/cat/1.jpg"),
     "another case": ("Train/cat/1.jpg", "TEST/cat/1.jpg"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -283,40 +282,6 @@ def test_float_pixels_are_bad_for_a_person_alone(manifest):
     Image.fromarray(np.ones((4, 4), np.float32)).save(manifest.file("v/0.png"), "TIFF")
     assert find(manifest, "host").empty
     assert find(manifest)["image_path"].tolist() == ["v/0.png"]
-
-
-def test_what_was_bad_is_known_until_it_is_repaired(manifest, opened):
-    good = manifest.file("t/1.png").read_bytes()
-    find(manifest)
-    for now, bad in ((good[:20], 1), (good[:20], 1), (good, 0), (b"", 1)):
-        if now != manifest.file("t/1.png").read_bytes():
-            manifest.file("t/1.png").write_bytes(now)
-        assert find(manifest).index.tolist() == [1] * bad
-    assert opened.count("open_as_seen 1.png") == 5  # t/1.png four times, v/1.png once
-
-
-def test_a_store_that_cannot_be_written_is_named(manifest, store):
-    store.write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="recipe.json: cannot be written"):
-        find(manifest)
-
-
-def test_processes_find_what_one_finds(tmp_path, monkeypatch):
-    """More images than one process takes at a time."""
-    Image.new("RGB", (3, 3)).save(tmp_path / "good.png")
-    names = [f"{n}.png" for n in range(150)]
-    for name in names:
-        shutil.copy(tmp_path / "good.png", tmp_path / name)
-    for name in names[::40]:
-        (tmp_path / name).write_bytes(b"bad")
-    table = pd.DataFrame({"image_path": names, "split": "train"})
-    found = []
-    for workers in (1, 2):
-        monkeypatch.setenv("GUIE_CACHE", str(tmp_path / f"cache {workers}"))
-        found.append(find_unreadable(table, tmp_path, workers))
-    assert found[0]["image_path"].tolist() == names[::40]
-    pd.testing.assert_frame_equal(*found)
-    assert find_unreadable(table, tmp_path, 2).equals(found[0])
 
 
 def spoil(manifest: Manifest, *names: str) -> pd.DataFrame:

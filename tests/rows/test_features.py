@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pandas as pd
@@ -17,9 +16,7 @@ from torch.utils.data import TensorDataset
 import embed
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config.data import CleaningConfig
 from guie.config.loading import parsed, to_yaml
-from guie.curation.features import embed_for
 from guie.evaluation.opened import embedding_precision
 from guie.models import LoadedModel, open_model
 from guie.models.opening import trained_precision
@@ -29,7 +26,6 @@ from guie.rows.embedding import OnDevices, embed_files, stored_features
 from guie.rows.filling import fill
 from guie.rows.states import States, keys
 from guie.rows.store import Store
-from guie.training.process_guard import Cause, Stopped
 from tiny_runs import tiny_config, tiny_run
 
 
@@ -166,15 +162,6 @@ def test_an_absent_image_is_named_before_anything_is_computed(model, images, com
     assert computed == [] and not (tmp_path / "c").exists()
 
 
-def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
-    root, paths = images
-    absent = embed_for(CleaningConfig(model="runs/none"), root, tmp_path, 0)
-    with pytest.raises(UserError, match="no such run folder"):
-        absent(paths, "whole")
-    plain = embed_for(CleaningConfig(), root, tmp_path, 1)
-    assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)
-
-
 IMAGES = TensorDataset(torch.arange(80.0).reshape(40, 2))
 
 
@@ -198,31 +185,6 @@ def full_precision_afterwards() -> Iterator[None]:
     make_accelerator()
 
 
-STATES = keys([f"{n}.png" for n in range(6)])
-ROWS_ND = np.arange(12, dtype=np.float32).reshape(6, 2)
-
-
-class InTwo:
-    """Computes the rows in two blocks, with something between them."""
-
-    process, remote = (0, 1), None
-
-    def __init__(self, between) -> None:
-        self.between = between
-
-    def starts(self, count, parts):
-        return range(0, count, 3)
-
-    def agreed(self, make):
-        return make()
-
-    def __call__(self, blocks, write, title) -> None:
-        first, second = blocks
-        write(first, ROWS_ND[first])
-        self.between()
-        write(second, ROWS_ND[second])
-
-
 def slowly(monkeypatch, waiting) -> None:
     add = Store.add
 
@@ -231,20 +193,6 @@ def slowly(monkeypatch, waiting) -> None:
         add(store, states, rows)
 
     monkeypatch.setattr(Store, "add", slow)
-
-
-def test_a_stopped_run_has_written_its_last_whole_block(tmp_path, monkeypatch) -> None:
-    stopping = Event()
-    slowly(monkeypatch, lambda: stopping.wait(60))
-
-    def stop() -> None:
-        stopping.set()
-        raise Stopped(Cause.TIME, SystemExit(0))
-
-    store = Store(tmp_path, {}, np.float32)
-    with pytest.raises(Stopped):
-        fill(store, STATES, InTwo(stop))
-    assert store.missing(STATES).tolist() == [3, 4, 5]
 
 
 @pytest.mark.parametrize("full_at", [0, 4])

@@ -22,7 +22,7 @@ from guie.data.manifest import (
 )
 from guie.data.manifest.checks import CONTROL
 from guie.data.manifest.reading import sidecar_path
-from guie.data.manifest.table import NOTED, SHOWN
+from guie.data.manifest.table import SHOWN
 
 HEADER = "image_path,label,domain,split,role"
 GOOD = [
@@ -296,23 +296,11 @@ def test_rows_are_the_same_read_at_once_or_by_line(written):
 # ---------------------------------------------------------------- legal but unusual
 
 
-LONELY = [f"v/{n}.jpg,toys/lone{n},toys,val,query" for n in range(NOTED + 3)]
-
-
 def warned(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         load_manifest(path)
     return [message.removeprefix(str(path)) for message in caplog.messages]
-
-
-def test_queries_without_a_positive_are_named_by_line(written, caplog):
-    what = "warning: val query without a positive in the index; metrics leave it out"
-    assert warned(written(TRAIN.format(0), "", *LONELY), caplog) == [
-        *(f":{line}: {what}" for line in range(4, 4 + NOTED)),
-        ": warning: and 3 more rows like the last",
-    ]
-    assert warned(written(*GOOD[:4]), caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -335,10 +323,3 @@ def test_odd_labels_are_named(written, caplog, labels: list[str], says: str | No
     if says:
         line = "2" if len(labels) == 1 else "[23]"
         assert re.match(f":{line}: warning: ", messages[0]) and says in messages[0]
-
-
-def test_only_the_first_process_warns(written, caplog, monkeypatch):
-    path = written(LONELY[0])
-    assert len(warned(path, caplog)) == 1
-    monkeypatch.setenv("RANK", "1")
-    assert warned(path, caplog) == []

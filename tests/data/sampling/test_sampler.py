@@ -235,7 +235,7 @@ def test_a_loader_that_reads_ahead_changes_nothing() -> None:
 
 
 def test_only_a_sampler_that_learns_has_a_state() -> None:
-    one = sampler("dataset_size")
+    one = sampler("dataset_size", batch_size=5)
     one.load({})
     assert one.state() == {} and not one.learner
     assert sampler("shards").steps_per_epoch == sampler("mixed").steps_per_epoch
