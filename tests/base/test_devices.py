@@ -1,7 +1,5 @@
 """The Accelerator that scripts make, and how many processes and threads use the cores."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

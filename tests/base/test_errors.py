@@ -1,7 +1,5 @@
 """A user's error is one line, printed by one process of a machine; a path that cannot be read says why."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

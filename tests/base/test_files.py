@@ -1,7 +1,5 @@
 """A write that the system refuses gives one clear line; the old file stays, and no other is left."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """bf16 on a CPU without instructions for it: float32 products of the same numbers, rounded."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Outliers and suggested merges, against plain twins on made-up features."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Rules on classes against plain twins: sizes, caps, merges, weights, held out; what a summary counts."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Runs of curate.py: which rows a config leaves, what sources bring, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

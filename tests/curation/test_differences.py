@@ -1,7 +1,5 @@
 """Copies against look-alikes: pictures are hashed, aligned and compared, and the results are stored."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

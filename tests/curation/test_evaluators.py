@@ -1,7 +1,5 @@
 """Evaluators of a mix: the proxy repeats itself and rewards data that helps; runs have names and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole runs of curation on toy images: planted copies, labels by CLIP, a selection, a report."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

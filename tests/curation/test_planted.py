@@ -1,7 +1,5 @@
 """Planted copies, conflicts and leaks are found, and nearly nothing else: precision and recall."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial

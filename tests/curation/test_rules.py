@@ -1,7 +1,5 @@
 """What links mean: leaks, conflicts, duplicates, placeholders; against a twin that compares all pairs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Archives: harmless ones are unpacked whole, once, by one process; of others nothing stays."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

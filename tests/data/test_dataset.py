@@ -1,7 +1,5 @@
 """What is trained is what is scored; a sample is a pure function of its key; workers share strings."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import sys

@@ -3,8 +3,6 @@
 `pytest tests/data/test_dirty.py -s` prints how many rows came out as expected.
 """
 
-from __future__ import annotations
-
 import csv
 import logging
 import os

@@ -1,7 +1,5 @@
 """Distortions: pure functions of their seed, on images of any size, each what its key says."""
 
-from __future__ import annotations
-
 import copy
 import random
 

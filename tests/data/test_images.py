@@ -1,7 +1,5 @@
 """Decoding as a person sees it and as the scorer does, also of odd, damaged and large files."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

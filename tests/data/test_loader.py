@@ -1,7 +1,5 @@
 """Batches taken ahead, their faults, and images that a loader only decodes: the same bits as in a loader."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The exported preprocessing against a slow twin in numpy, and against PIL; views of an image."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

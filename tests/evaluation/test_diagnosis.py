@@ -1,7 +1,5 @@
 """Where an embedding is wrong: by hand on a circle, and against the protocols' own scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

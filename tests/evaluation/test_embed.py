@@ -1,7 +1,5 @@
 """embed.py beyond whole images: boxes that queries are cropped to, queries of words, submissions."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """Files of rankings: written as ILIAS reads them, read as it scores them, refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

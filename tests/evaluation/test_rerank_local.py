@@ -1,7 +1,5 @@
 """Re-ranking by patches: matches and their geometry, in validation and in search."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """validate.py as a user runs it: its file, table and faults; a search of minutes that resumes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

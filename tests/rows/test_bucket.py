@@ -1,7 +1,5 @@
 """A store in a bucket, and an output there: of a server on the loopback."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tarfile

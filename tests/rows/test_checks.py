@@ -1,7 +1,5 @@
 """What is found out about an image is kept until its file changes; unreadable ones are refused or dropped."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stored features: right rows, computed once, resumed, verified; precision and faults of embedding."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

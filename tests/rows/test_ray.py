@@ -1,7 +1,5 @@
 """A Ray cluster of two workers computes what one process does, and survives what clusters meet."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Where data sets are found and what curate.py --list prints; downloads, which a digest decides."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is refused of a data set: counts, missing images, lists that are not as published, options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Tables that accompany a manifest: found, read, renamed, joined, and reduced to its rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The manifest: every check of a row and of a file, by line, and what is unusual but legal."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re

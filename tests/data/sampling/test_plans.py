@@ -1,7 +1,5 @@
 """Plans: quotas to the unit, steps in any order, weights by loss one period delayed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Batches of every kind: functions of (seed, step), full, for any process."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter

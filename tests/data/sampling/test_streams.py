@@ -1,7 +1,5 @@
 """Streams: how often an image comes, with which others, and any part of a stream at once; also of shards."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

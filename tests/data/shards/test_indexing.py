@@ -1,7 +1,5 @@
 """Existing WebDataset tars are indexed as they are; what is bad in one is named in a line."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 from pathlib import Path

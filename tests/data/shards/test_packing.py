@@ -1,7 +1,5 @@
 """Shards hold every image as it was; packing resumes, and destroys no file of a user."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

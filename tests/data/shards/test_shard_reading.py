@@ -1,7 +1,5 @@
 """An index takes the place of a manifest, and an image in a shard that of a file."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import shutil
