@@ -77,21 +77,6 @@ def test_an_image_with_a_box_is_embedded_as_its_part(job, tmp_path, capsys) -> N
     assert np.array_equal(cropped["q.png"], embedded(job)["q.png"])
 
 
-def test_a_box_is_of_the_image_as_the_sidecar_shows_it(job, tmp_path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = Image.open(tmp_path / "q.png")  # 24 x 20, seen as 20 x 24
-    turned.save(tmp_path / "q.png", exif=exif)
-    seen = embedded(job, *boxes(tmp_path, (2, 3, 18, 23)))
-    (tmp_path / "mix.sidecar.yaml").write_text("decode: host\n")
-    out = ["--out", str(tmp_path / "F.npz")]
-    with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 2, 3, 18, 23 is outside .*24"):
-        embedded(job, *boxes(tmp_path, (2, 3, 18, 23)), *out)
-    assert not list(tmp_path.glob("F.npz*")), "refused before anything is embedded"
-    turned.transpose(Image.Transpose.ROTATE_270).crop((2, 3, 18, 23)).save(tmp_path / "q.png")
-    assert np.array_equal(embedded(job)["q.png"], seen["q.png"])
-
-
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> str:
     """The weights of a tiny CLIP, random."""
