@@ -32,10 +32,15 @@ from guie.rows.fingerprints import FINGERPRINTS, thumbnail_pixels, thumbnails
 NAMES = [f"{number}.png" for number in range(5)]
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of five pictures and one that is none, and a cache of its own."""
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own for what is found out."""
     monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of five pictures and one that is none."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number, name in enumerate(NAMES):
@@ -203,13 +208,6 @@ ROWS = [
     *(f"v/{n}.png,toys/dog,toys,val,both" for n in range(3, 5)),
     "v/5.png,toys/lone,toys,val,both",
 ]
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own for what is found out."""
-    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
