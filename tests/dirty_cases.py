@@ -3,8 +3,6 @@
 `draw` makes the very cases, in the order of lines, of the folder `data/dirty` that real runs use.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """S3 on the loopback: moto's server in a process of its own, and a proxy that answers badly on demand."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

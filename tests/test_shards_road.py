@@ -1,7 +1,5 @@
 """Every command gives the same bits from files, from shards, and from shards in object storage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
