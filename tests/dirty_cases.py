@@ -3,8 +3,6 @@
 `draw` makes the very cases, in the order of lines, of the folder `data/dirty` that real runs use.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
@@ -43,7 +41,10 @@ NAMES = [
 ]  # fmt: skip
 # Decisions where either would do: float pixels and a bomb are refused, a cut file is not forgiven;
 # tiny, narrow and 48 megapixel pictures, corrupt EXIF and full transparency are accepted.
-REFUSED_ODD = {"float.tiff", "bomb_30000x30000.png"}
+REFUSED_ODD = {
+    "float.tiff": "float pixels",
+    "bomb_30000x30000.png": "set GUIE_MAX_MEGAPIXELS",
+}
 
 # Lines of the manifest alone, with what becomes of them. Decisions where either would do: a split
 # in capitals or spaces is refused, a prefix that is another domain's is noted, a blank line ignored.
@@ -87,8 +88,8 @@ def lines() -> list[tuple[str, str, str]]:
     found = [(line, "ok", "") for line in good]
     found += [(_odd(name), "reject", "not a readable image") for name in REJECTED]
     for name in ODD:
-        reason = {"float.tiff": "float pixels", "bomb_30000x30000.png": "bomb"}.get(name, "")
-        found.append((_odd(name), "reject" if name in REFUSED_ODD else "ok", reason))
+        reason = REFUSED_ODD.get(name, "")
+        found.append((_odd(name), "reject" if reason else "ok", reason))
     found += [(_odd(name), "ok", "") for name in NAMES]
     found.append((_odd("directory.jpg"), "reject", "not a regular file"))
     return found + OF_THE_MANIFEST

@@ -1,7 +1,5 @@
 """S3 on the loopback: moto's server in a process of its own, and a proxy that answers badly on demand."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -11,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -89,12 +87,11 @@ BODIES = {
 class Troubled:
     """A proxy before an S3: the next requests for an object fail as in `troubles`, the others pass.
 
-    A trouble is an HTTP status such as 503, a number of seconds to wait as a float, or a barrier at which
-    requests wait for one another.
+    A trouble is an HTTP status such as 503, or a number of seconds to wait as a float.
     """
 
     def __init__(self, endpoint: str):
-        self.troubles: list[float | threading.Barrier] = []
+        self.troubles: list[float] = []
         self.asked: list[str] = []
         proxy = self
 
@@ -104,11 +101,7 @@ class Troubled:
                 trouble = proxy.troubles.pop(0) if proxy.troubles else 0.0
                 if isinstance(trouble, int):
                     return self._answer(trouble, {}, BODIES[trouble])
-                if isinstance(trouble, threading.Barrier):
-                    with suppress(threading.BrokenBarrierError):
-                        trouble.wait()
-                else:
-                    time.sleep(trouble)
+                time.sleep(trouble)
                 kept = {k: v for k, v in self.headers.items() if k.lower() != "host"}
                 request = urllib.request.Request(
                     endpoint + self.path, headers=kept, method=self.command

@@ -1,7 +1,5 @@
 """A small data set on disk, its shards, and tars as other tools write them."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tarfile

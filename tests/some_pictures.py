@@ -1,7 +1,5 @@
 """A folder of small pictures: stripes by class, each a little different."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

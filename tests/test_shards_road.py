@@ -1,7 +1,5 @@
 """Every command gives the same bits from files, from shards, and from shards in object storage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -84,11 +82,6 @@ def assert_same_run(one: Path, other: Path) -> None:
         for at in (one, other)
     ]
     assert logs[0] == logs[1]
-
-
-@pytest.mark.slow
-def test_a_run_from_shards_ends_at_the_same_bits(run: Path, shards: Path, tmp_path: Path) -> None:
-    assert_same_run(run, trained(tmp_path, shards, 0))
 
 
 def test_a_run_from_object_storage_ends_at_the_same_bits(

@@ -1,7 +1,5 @@
 """Child processes: which signals end them, and that they never outlive their parent."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

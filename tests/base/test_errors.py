@@ -1,7 +1,5 @@
 """A user's error is one line, printed by one process of a machine; a path that cannot be read says why."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -60,13 +58,7 @@ def run(fault: Exception) -> None:
     ("rank", "connected", "lines"),
     [(None, False, 1), ("0", False, 1), ("1", False, 0), ("1", True, 1)],
 )
-def test_one_process_reports_an_error_of_all(
-    rank: str | None,
-    connected: bool,
-    lines: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
+def test_one_process_reports_an_error_of_all(rank, connected, lines, monkeypatch, capsys):
     """Once processes are connected, an error may be of one of them alone."""
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if rank is not None:

@@ -1,7 +1,5 @@
 """A URL as the place of a result is refused before any work, and no folder `s3:` is created."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

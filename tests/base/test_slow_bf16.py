@@ -1,7 +1,5 @@
 """bf16 on a CPU without instructions for it: float32 products of the same numbers, rounded."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -55,9 +53,7 @@ def test_gradients_are_as_near_to_float32_as_those_of_torch(name: str) -> None:
 @pytest.mark.parametrize(
     ("supported", "precision"), [(True, "bf16"), (False, "bf16"), (False, "no")]
 )
-def test_only_where_the_cpu_needs_it(
-    supported: bool, precision: str, capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
+def test_only_where_the_cpu_needs_it(supported, precision, capsys, monkeypatch):
     accelerator = make_accelerator(mixed_precision=precision)
     operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
     monkeypatch.setattr(torch.ops, "mkldnn", operations)

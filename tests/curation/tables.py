@@ -1,7 +1,5 @@
 """Made-up rows of a manifest, features of them, and measurements where a test has no pictures."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

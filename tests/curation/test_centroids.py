@@ -1,27 +1,17 @@
 """Outliers and suggested merges, against plain twins on made-up features."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 from tables import clustered, directions, embedder, rows, together
 
 from guie.config.data import OutlierConfig
-from guie.curation import centroids
-from guie.curation.centroids import class_sums, find_outliers, robust_z, suggest_merges
+from guie.curation.centroids import find_outliers, robust_z, suggest_merges
 from guie.curation.features import unit
 
 
 def outliers(table: pd.DataFrame, features_ND: np.ndarray, **config) -> pd.DataFrame:
     return find_outliers(table, OutlierConfig(**config), embedder(table, features_ND))
-
-
-def test_class_sums_agree_with_a_loop(monkeypatch):
-    monkeypatch.setattr(centroids, "CHUNK", 7)
-    features_ND, codes_N = directions(0, 50), np.random.default_rng(1).integers(0, 5, 50)
-    slow_CD = np.stack([features_ND[codes_N == c].sum(axis=0) for c in range(6)])
-    np.testing.assert_allclose(class_sums(codes_N, 6, features_ND), slow_CD, atol=1e-12)
 
 
 def test_planted_outliers_are_found_and_no_other():

@@ -1,7 +1,5 @@
 """Copies against look-alikes: pictures are hashed, aligned and compared, and the results are stored."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from guie.rows.comparison import (
     compare,
     content,
     cut,
-    difference_picture,
-    overlap,
     working,
 )
 from guie.rows.fingerprints import hash_bytes, perceptual_hashes
@@ -87,12 +83,6 @@ def test_a_cut_is_found_where_it_was_made_whatever_the_contrast(share, scale):
     assert align(*faint).placement == pytest.approx(expected, abs=0.015)
 
 
-def test_the_overlap_is_what_is_within_both():
-    assert overlap(Placement(), 10) == (slice(0, 10), slice(0, 10))
-    rows, columns = overlap(Placement(1.25, 1.0, 0.0, 0.2), 10)
-    assert rows == slice(0, 8) and columns == slice(1, 9)
-
-
 def test_one_part_or_colour_that_differs_is_enough_and_light_a_border_or_a_mirror_is_not():
     image = picture(2)
     changed = image.copy()
@@ -112,14 +102,6 @@ def test_one_part_or_colour_that_differs_is_enough_and_light_a_border_or_a_mirro
 def test_odd_sizes_and_plain_pictures_have_a_difference(one, other):
     found = apart(picture(5, (200, 100)).resize(one), Image.new("RGB", other, "gray"))
     assert 0 <= found <= NONE
-
-
-def test_the_difference_is_drawn():
-    one, other = working(picture(6)), working(picture(6).rotate(2))
-    drawn = difference_picture(one, other, mirror=False)
-    assert drawn.dtype == np.uint8 and drawn.std() > 5
-    same = difference_picture(one, one, mirror=True)
-    assert same.shape == (96, 96, 3) and np.abs(same.astype(int) - 128).max() <= 1
 
 
 NAMES = [f"{number}.png" for number in range(6)]

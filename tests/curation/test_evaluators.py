@@ -1,7 +1,5 @@
 """Evaluators of a mix: the proxy repeats itself and rewards data that helps; runs have names and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -154,9 +152,7 @@ def mix_config(folder: Path, **values) -> MixConfig:
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
-def test_a_whole_training_has_a_name_that_a_run_can_have(
-    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_training_has_a_name_that_a_run_can_have(mix, tmp_path, monkeypatch):
     folder = tmp_path / "a: b #1"
 
     def trained(run: RunConfig, resume: bool) -> Path:

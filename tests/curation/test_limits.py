@@ -1,7 +1,5 @@
 """How pairs become links: features filter them, and limits come from each domain's images and look-alikes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

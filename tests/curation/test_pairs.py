@@ -1,7 +1,5 @@
 """Pairs of near hashes: tables of words find exactly what comparing all finds."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import faiss

@@ -1,7 +1,5 @@
 """Planted copies, conflicts and leaks are found, and nearly nothing else: precision and recall."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -106,22 +104,6 @@ def test_near_copies_are_found(copied, model, request, tmp_path):
     assert len(found & planted) >= max(0.98 * len(found), 0.95 * len(planted))
 
 
-@pytest.mark.slow
-def test_links_do_not_depend_on_row_order(copied):
-    root, table = copied
-    embed = partial(thumbnails, root=root, workers=1)
-    first = table["image_path"].iloc[:30]
-    part = table[table["image_path"].isin(first) | table["original"].isin(first)]
-    shuffled = part.sample(frac=1, random_state=0)
-    one, other = (
-        find_links(rows, NearConfig(), embed, PixelDifferences(root, 1, rows))
-        for rows in (part, shuffled)
-    )
-    assert len(one.near)
-    pd.testing.assert_series_equal(one.pictures, other.pictures)
-    pd.testing.assert_frame_equal(one.near, other.near)
-
-
 @pytest.fixture(scope="module")
 def faulty(toy_manifest, tmp_path_factory):
     """A folder with bytewise copies of training images, its table, and the pairs by kind of fault."""
@@ -211,17 +193,3 @@ def test_copies_of_logos_and_packages_are_dropped_and_a_low_limit_is_named(
     assert dropped({"false_sure": 1e-7, "false_copies": 1e-6}) == (0, 0)
     note = "logos, labels in common: look-alikes differ as little as copies"
     assert note in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_mirror_images_are_found_on_request_without_a_model(toy_manifest, tmp_path):
-    root = tmp_path / "set"
-    shutil.copytree(toy_manifest.parent, root)
-    table = pd.read_csv(root / "manifest.csv").iloc[:60]
-    mirrored = plant(table.iloc[::6], root, "mirrored", [ImageOps.mirror])
-    table = known(pd.concat([table, mirrored], ignore_index=True), root)
-    seen = partial(thumbnails, root=root, workers=1), PixelDifferences(root, 1, table)
-    found = linked_pairs(find_links(table, NearConfig(mirrored=True), *seen))
-    assert len(found & planted_pairs(table)) >= 0.9 * len(mirrored)
-    plain = linked_pairs(find_links(table, NearConfig(), *seen))
-    assert len(plain & planted_pairs(table)) < 0.5 * len(mirrored)

@@ -1,7 +1,5 @@
 """Labels by CLIP, their calibration, and shares of domains, against plain twins."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,9 +1,6 @@
 """What links mean: leaks, conflicts, duplicates, placeholders; against a twin that compares all pairs."""
 
-from __future__ import annotations
-
 import itertools
-import tracemalloc
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -277,24 +274,6 @@ def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
         if conflicts != "keep_first":
             assert set(found.loc[found["kind"] == "conflict", "image_path"]) == expected["conflict"]
         assert found.columns.tolist() == COLUMNS
-        check_witnesses(found, AllPairs(table, features, config))
-
-
-def check_witnesses(found: pd.DataFrame, pairs: AllPairs) -> None:
-    """One finding an image, side and rule, which names a copy of the image."""
-    rule = found["kind"].str.split().str[-1]
-    side = found["split"] == "train"
-    assert not pd.DataFrame({"r": rule, "i": found["image_path"], "s": side}).duplicated().any()
-    row_of = {row.image_path: row for row in pairs.rows}
-    for pair in found.itertuples():
-        copy = pairs.copy(row_of[pair.image_path], row_of[pair.other_path])
-        assert copy and pair.kind in ("leak", "conflict", f"{copy} duplicate")
-        shared = set(pair.label.split("|")) & set(pair.other_label.split("|"))
-        assert pair.kind == "leak" or bool(shared) == pair.kind.endswith("duplicate")
-        assert ((pair.split == "train") == (pair.other_split == "train")) == (pair.kind != "leak")
-        if pair.kind.endswith("duplicate"):
-            assert pair.other_path < pair.image_path
-            assert pair.action == "reported" or pair.other_path not in dropped(found)
 
 
 def test_the_witness_of_a_leak_is_the_one_that_differs_least():
@@ -312,25 +291,3 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     cosines = {"a": np.cos(0.1), "c": np.cos(0.2), "d": 1.0}
     assert leaks["similarity"].to_dict() == pytest.approx(cosines)
     assert leaks["difference"].to_dict() == pytest.approx({"a": 0.001, "c": 0.002, "d": 0.0})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("conflicts", "labels"), [("report", "{}"), ("keep_first", "all|{}")])
-def test_placeholders_cost_what_their_images_cost(conflicts, labels):
-    """1,500 files of seven pictures: all pairs would be millions, and four times those of half."""
-    near = NearConfig(distance_max=BITS, similarity_min=-1)
-    config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near, labels_max=9_999)
-
-    def peak(images: int) -> int:
-        classes = [labels.format(n) for n in range(images // 3)]
-        table = random_table(np.random.default_rng(0), images, classes)
-        tracemalloc.start()
-        embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
-        _, found, links, *_ = clean(table, config, embed, ALIKE)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert len(links.near) <= 7 * 6 and (found["kind"].value_counts() <= len(table)).all()
-        return peak
-
-    whole = peak(1_500)
-    assert whole < 1_500 * 4_000 and whole < 2.4 * peak(750)

@@ -1,7 +1,5 @@
 """The search for a mix: greedy steps, its log on disk, and its budget."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Test classes thinned out: how many images remain, which are near-duplicates, and that seeds decide."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A person's verdicts on copies, and findings that a person must see before rows are dropped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Pictures of odd sizes, datasets of them, and JPEGs of every kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,9 @@
-"""What is trained is what is scored; a sample is a pure function of its key."""
+"""What is trained is what is scored; a sample is a pure function of its key; workers share strings."""
 
-from __future__ import annotations
-
+import copy
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from guie.base.errors import UserError
 from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
-from guie.data.dataset import Batch, EvalDataset, TrainDataset, training_rows
+from guie.data.columns import StringColumn
+from guie.data.dataset import Batch, EvalDataset, TrainDataset
 from guie.data.images import open_as_seen, open_part
 from guie.data.loader import TrainLoader, add_generic, eval_loader, load_generic
 from guie.data.manifest import Manifest, Sidecar
@@ -114,27 +117,6 @@ def test_views_of_any_size_become_the_networks_input_and_depend_on_the_key(manif
     assert len({views[key].numpy().tobytes() for key in keys if key[-1] == 6}) == 4
 
 
-def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
-    train = dataset(manifest, FULL_AUGMENT)
-    sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
-    batches = RankBatches(sampler, 0, 3, 0, 1)
-    alone = list(TrainLoader(train, batches, workers=0))
-    shared = list(TrainLoader(train, batches, workers=2))
-    for a, b in zip(alone, shared, strict=True):
-        assert torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.label_B, b.label_B)
-
-
-def test_the_device_normalises_by_constants_of_its_own(manifest: Manifest) -> None:
-    """Copied there once: a copy in each step would wait for a GPU. Loaders keep theirs on the CPU."""
-    train = dataset(manifest, FULL_AUGMENT)
-    sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
-    loader = TrainLoader(train, RankBatches(sampler, 0, 2, 0, 1), workers=0, device="meta")
-    for batch in loader:
-        assert batch.images_BCHW.device.type == loader.preprocess.mean.device.type == "meta"
-    assert train.preprocess.mean.device.type == train.preprocess.std.device.type == "cpu"
-    assert loader.preprocess.state_dict() == {}
-
-
 def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     files = [manifest.file(path) for path in manifest.table["image_path"]]
     torch.manual_seed(0)
@@ -142,15 +124,6 @@ def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     torch.manual_seed(0)
     list(eval_loader(EvalDataset(files, preprocess()), [range(len(files))], workers=0))
     assert torch.equal(torch.rand(1), expected)
-
-
-def test_labels_and_domains_are_checked(manifest: Manifest) -> None:
-    assert len(training_rows(manifest, ["d"])) == len(SIZES)
-    with pytest.raises(UserError, match="unknown domains x; known: d"):
-        training_rows(manifest, ["x"])
-    several = manifest.table.assign(label="d/a|d/b")
-    with pytest.raises(UserError, match="several labels"):
-        training_rows(Manifest(several, manifest.root, manifest.path, Sidecar()))
 
 
 WHITES = 9
@@ -184,21 +157,7 @@ def test_blends_are_as_many_and_as_strong_as_asked(root: Path) -> None:
     assert quartiles == pytest.approx([64, 128, 191], abs=25)
 
 
-def test_a_view_that_is_not_blended_is_what_it_was(root: Path) -> None:
-    """Its part and pixels are drawn as without; the label is the image's own."""
-    config = AugmentConfig(flip=0.5, color=0.3, erase=0.5)
-    with_blends = config.model_copy(update={"mixup": 0.5})
-    plain, mixed = blended(root, 0.0), blended(root, 0.5)
-    plain.augment, mixed.augment = Augment(config), Augment(with_blends)
-    pairs = [(plain[step, 3, 1], mixed[step, 3, 1]) for step in range(100)]
-    same = np.mean([torch.equal(one["image"], other["image"]) for one, other in pairs])
-    assert 0.35 < same < 0.75
-    assert all(other["label"] == 0 and other["row"] == 1 for _, other in pairs)
-
-
-def test_features_of_blends_are_not_taken_for_those_of_other_images(
-    root: Path, tmp_path: Path
-) -> None:
+def test_features_of_blends_are_not_taken_for_those_of_other_images(root, tmp_path):
     """Which image shines through a view depends on all that are there; a plain view on none."""
 
     def folder(mixup: float, images: int) -> Path:
@@ -269,9 +228,7 @@ def test_generic_images_are_added_to_the_same_batches(train: Manifest, generic: 
 
 
 @pytest.mark.parametrize("change", [{"workers": 2}, {"first": 2}])
-def test_a_batch_depends_on_its_step_alone(
-    train: Manifest, generic: Manifest, change: dict[str, int]
-) -> None:
+def test_a_batch_depends_on_its_step_alone(train, generic, change):
     expected = batches(train, generic, flip=0.5)[change.get("first", 0) :]
     for mine, theirs in zip(batches(train, generic, flip=0.5, **change), expected, strict=True):
         assert torch.equal(mine.generic_GCHW, theirs.generic_GCHW)
@@ -296,3 +253,31 @@ def test_refusals(train: Manifest, generic: Manifest, tmp_path: Path) -> None:
     config = GenericImagesConfig(manifest=str(draw(tmp_path, [1])), split="val")
     with pytest.raises(UserError, match="no rows of split 'val'; it has: train"):
         load_generic(config)
+
+
+def private_mb() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def read_all(column: StringColumn, answer: Connection) -> None:
+    assert column[0]
+    before = private_mb()
+    for row in range(len(column)):
+        column[row]
+    answer.send(private_mb() - before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc/self/smaps_rollup")
+def test_a_forked_process_shares_the_rows() -> None:
+    """Python strings would take 8 MB of each process here; the interpreter itself takes some."""
+    names = [f"train/ö-{n % 100}/image-{n:09d}.jpg" for n in range(100_000)]
+    column = copy.deepcopy(StringColumn(np.array(names)))  # as a spawned process gets it
+    assert list(column) == names and column[np.int64(2)] == names[2]
+    assert column.take(np.array([3, 0, 0])) == [names[3], names[0], names[0]]
+    here, there = multiprocessing.Pipe(False)
+    process = multiprocessing.get_context("fork").Process(target=read_all, args=(column, there))
+    process.start()
+    grown = here.recv()
+    process.join()
+    assert grown < 5

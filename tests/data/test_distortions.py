@@ -1,10 +1,7 @@
 """Distortions: pure functions of their seed, on images of any size, each what its key says."""
 
-from __future__ import annotations
-
 import copy
 import random
-from collections import Counter
 
 import albumentations as A
 import cv2
@@ -71,16 +68,6 @@ def test_the_seed_alone_decides(name: str) -> None:
     assert (Augment(AugmentConfig())(image, 0) == image).all()
 
 
-def test_chances_are_independent() -> None:
-    """Two distortions of probability one half meet in a quarter of the views."""
-    config = AugmentConfig(affine=0.5, shift=0.4, rgb_shift=40.0, color_share=0.5)
-    grey, distort, seen = np.full((16, 16, 3), 201, np.uint8), Distortions(config), Counter()
-    for seed in range(800):
-        out = distort(grey, seed)
-        seen[bool((out < 60).any()), bool((out != out[..., :1]).any())] += 1
-    assert len(seen) == 4 and all(150 < count < 250 for count in seen.values()), seen
-
-
 def test_settings_are_those_of_albumentations() -> None:
     """In one order: moved, then the hue, channels, blur and compression."""
     config = AugmentConfig(
@@ -89,13 +76,8 @@ def test_settings_are_those_of_albumentations() -> None:
         **{"rgb_shift_share": 0.2, "blur": 0.4, "jpeg": 0.6, "jpeg_quality": [5, 20]},
     )
     steps = {type(step).__name__: step for step in Distortions(config).compose.transforms}
-    assert list(steps)[1:] == [
-        "Affine",
-        "ColorJitter",
-        "RGBShift",
-        "GaussianBlur",
-        "ImageCompression",
-    ]
+    order = ["Affine", "ColorJitter", "RGBShift", "GaussianBlur", "ImageCompression"]
+    assert list(steps)[1:] == order
     assert [step.p for step in steps.values()] == [1.0, 0.5, 0.7, 0.2, 0.4, 0.6]
     affine = steps["Affine"]
     assert affine.scale == {"x": (0.7, 1.3), "y": (0.7, 1.3)} and affine.keep_ratio
@@ -105,9 +87,8 @@ def test_settings_are_those_of_albumentations() -> None:
     assert colour.hue == (-0.1, 0.1) and colour.brightness == colour.saturation == (1.0, 1.0)
     assert shift.r_shift_limit == shift.g_shift_limit == shift.b_shift_limit == (-5.0, 5.0)
     assert steps["ImageCompression"].quality_range == (5, 20)
-    black = Distortions(AugmentConfig(**MOVES))
-    white = np.full((32, 32, 3), 200, np.uint8)
-    assert any((black(white, seed) == 0).any() for seed in range(5))
+    moved = Distortions(AugmentConfig(**MOVES))(np.full((32, 32, 3), 200, np.uint8), 0)
+    assert (moved == 0).any(), "black at the border"
 
 
 def test_auto_is_torchvisions() -> None:
@@ -202,9 +183,7 @@ def test_absolute_ratios_draw_the_boxes_of_torchvision(size: tuple[int, int]) ->
         ((1, 1), (0, 0, 1, 1)),
     ],
 )
-def test_a_box_that_never_fits_is_the_largest_in_the_middle(
-    size: tuple[int, int], expected: tuple[int, ...]
-) -> None:
+def test_a_box_that_never_fits_is_the_largest_in_the_middle(size, expected):
     """As torchvision's, to the pixel; an area of twice the image's never fits."""
     config = ABSOLUTE.model_copy(update={"crop_scale": [2.0, 2.0]})
     (box,) = drawn(config, *size, 1).round().astype(int).tolist()
@@ -263,7 +242,6 @@ def test_colours_change_as_torchvisions_do(factors: tuple[float, float, float]) 
         ({"erase": 0.25}, 0.25),
         ({"color": 0.3}, 0.8),
         ({"color": 0.3, "contrast": 0.0, "brightness": 0.0, "saturation": 0.0}, 0.0),
-        ({"rgb_shift": 30.0, "color_share": 1.0}, 1.0),
         ({"rgb_shift": 30.0, "color_share": 1.0, "rgb_shift_share": 0.5}, 0.5),
         ({"brightness": 0.5, "color_share": 0.5}, 0.5),
         ({"brightness": 0.5, "color_share": 0.0}, 0.0),

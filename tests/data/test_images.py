@@ -1,12 +1,8 @@
 """Decoding as a person sees it and as the scorer does, also of odd, damaged and large files."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from functools import partial
@@ -51,22 +47,15 @@ def test_other_formats_and_what_is_no_file_are_refused(tmp_path: Path, reader, m
     for path in (tmp_path / "pipe.jpg", tmp_path):
         with pytest.raises(UserError, match="not a regular file"):
             reader(path)
+    path = tmp_path / "picture.png"
     for kind in ("ICO", "TGA", "PCX", "EPS", "PDF"):
-        Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(tmp_path / "picture.png", kind)
-        with pytest.raises(
-            UserError, match=r"picture\.png: not a readable image: it is none of JP"
-        ):
-            reader(tmp_path / "picture.png")
+        Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
+        with pytest.raises(UserError, match=r"picture\.png: not a readable image: it is none of"):
+            reader(path)
+    path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200))
+    with pytest.raises(UserError, match="not a readable image: HEIC image, which is not"):
+        reader(path)
     assert not started
-
-
-@pytest.mark.parametrize(
-    "kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO"]
-)
-def test_formats_of_data_sets_are_read_whatever_the_name(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "picture.jpg"
-    Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
-    assert open_as_seen(path).size == open_as_host(path).size == (40, 20)
 
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8)
@@ -154,9 +143,7 @@ def test_host_has_the_pixels_of_the_scorer_and_differs_where_said(folder: Path, 
     assert (host.size == seen.size and host.tobytes() == seen.tobytes()) == (KINDS[name][0] == "")
 
 
-def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(tmp_path, folder):
     path = tmp_path / "deep.tiff"
     Image.fromarray(GRADIENT.astype(np.int32) * 257).save(path)
     seen = np.asarray(open_as_seen(path))[:, :, 0]
@@ -278,9 +265,7 @@ def test_a_large_jpeg_is_read_at_half_its_sides(tmp_path: Path, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(("name", "limit"), [("a.jpg", "0.029"), ("a.png", "0.1")])
-def test_more_pixels_are_refused_with_the_knob_that_allows_them(
-    tmp_path: Path, monkeypatch, name: str, limit: str
-) -> None:
+def test_more_pixels_are_refused_with_the_knob_that_allows_them(tmp_path, monkeypatch, name, limit):
     Image.new("RGB", (400, 300)).save(tmp_path / name)
     monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", limit)
     for decode in DECODERS:
@@ -292,39 +277,6 @@ def test_more_pixels_are_refused_with_the_knob_that_allows_them(
         monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", wrong)
         with pytest.raises(UserError, match=f"GUIE_MAX_MEGAPIXELS={wrong}: must be a number"):
             open_as_seen(tmp_path / name)
-
-
-def test_a_small_png_of_gigapixels_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 1, 0, 0, 0, 0)
-    data = png((b"IHDR", header))
-    (tmp_path / "bomb.png").write_bytes(data[:8] + data[33:])
-    with pytest.raises(UserError, match="3600000000 pixels.*bomb.*set GUIE_MAX_MEGAPIXELS"):
-        open_as_seen(tmp_path / "bomb.png")
-
-
-MEASURE = """
-import resource, sys
-from guie.data.dataset import EvalDataset
-from guie.data.images import Region, open_part
-from guie.data.preprocess import Preprocess
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak()
-open_part(sys.argv[1], lambda *_: Region(0, 0, 1, 1), lambda height, width: min(height, width) >= 400)
-trained = peak() - before
-EvalDataset([sys.argv[1]], Preprocess(224, [.5] * 3, [.5] * 3))[0]
-print(trained, peak() - before)
-assert trained < 150 and peak() - before < 2500
-"""
-
-
-@pytest.mark.slow
-def test_a_photograph_of_a_scanner_needs_bounded_memory(tmp_path: Path) -> None:
-    """In MiB: training below 150, embedding below 2,500, though 352 megapixels are 1 GiB as RGB."""
-    path = tmp_path / "large.jpg"
-    draw = f"from PIL import Image; Image.new('L', (17_873, 19_709), 90).save({str(path)!r})"
-    for code in (draw, MEASURE):
-        done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 JPEGS = {

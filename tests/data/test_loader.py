@@ -1,7 +1,5 @@
 """Batches taken ahead, their faults, and images that a loader only decodes: the same bits as in a loader."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -20,7 +18,7 @@ from guie.base.errors import UserError
 from guie.data import images, loader
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_host, with_retries
-from guie.data.loader import Prefetcher, RawImages, TrainLoader, eval_loader, packed
+from guie.data.loader import Prefetcher, RawImages, eval_loader, packed
 from guie.data.manifest.companions import Box
 from guie.data.preprocess import Inputs, ViewSpec
 from guie.rows import embedding
@@ -59,19 +57,6 @@ def test_a_damaged_image_is_one_line_and_known_a_batch_ahead(files, workers) -> 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_memory_is_pinned_for_the_device_that_batches_go_to(
-    files: list[Path], device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not because the machine has a GPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    dataset = EvalDataset(files, nn.Identity())
-    monkeypatch.setattr(loader, "whole_batches", lambda made: made)
-    assert eval_loader(dataset, BATCHES, 0, device).pin_memory == (device == "cuda")
-    dataset.preprocess = None  # as of a TrainDataset
-    assert TrainLoader(dataset, BATCHES, 0, device).loader.pin_memory == (device == "cuda")
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_file_that_is_away_for_a_moment_is_waited_for(files, workers, monkeypatch, capfd) -> None:
     monkeypatch.setattr(images, "WAITS_S", (0.05,) * 100)
@@ -82,9 +67,7 @@ def test_a_file_that_is_away_for_a_moment_is_waited_for(files, workers, monkeypa
         assert f"{files[2]}: no such image; trying again in 0.05 s" in capfd.readouterr().err
 
 
-def test_a_file_that_is_gone_costs_its_waits_once_and_a_damaged_one_none(
-    files, monkeypatch, capfd
-) -> None:
+def test_a_file_that_is_gone_costs_its_waits_once_and_a_damaged_one_none(files, monkeypatch, capfd):
     monkeypatch.setattr(images, "WAITS_S", (0.05, 0.1, 0.2))
     files[4].write_bytes(b"GIF89a")
     with pytest.raises(UserError, match="not a readable image"):
@@ -128,9 +111,7 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("large_bytes", [10**9, 30_000, 0])
 @pytest.mark.parametrize("fit", ["squash", "pad", "pad on black", "crop", "views"])
-def test_a_batch_is_that_of_a_loader(
-    odd_files: list[Path], fit: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_that_of_a_loader(odd_files, fit, large_bytes, monkeypatch):
     monkeypatch.setattr(loader, "LARGE_BYTES", large_bytes)
     made_by = LOOKS if fit == "views" else preprocess(fit)
     boxes = [None, None, Box(2, 3, 300, 250), *[None] * 17]
@@ -154,9 +135,7 @@ class Channels(torch.nn.Module):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_embeddings_do_not_depend_on_who_preprocesses(
-    odd_files: list[Path], workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embeddings_do_not_depend_on_who_preprocesses(odd_files, workers, monkeypatch):
     monkeypatch.setattr(embedding, "PIECE", 3)
     dataset, settings = EvalDataset(odd_files, preprocess("pad")), {"batch_size": 7}
     expected = embed_dataset(Accelerator(), Channels(), dataset, workers=0, **settings)

@@ -11,7 +11,6 @@ from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
 from guie.evaluation.protocols.evaluating import against, run_protocol
 from guie.evaluation.rerank import Rerank
 from guie.evaluation.search import Images, searches
-from guie.report.tables import reports_table
 from scorer.retrieval import is_public
 
 SIZES = {"cars": [2, 3, 9, 6], "food": [4, 4, 30], "toys": [2, 5]}
@@ -156,18 +155,6 @@ def test_puma_has_each_data_sets_depths_and_harmonic_means() -> None:
     assert report["headline"]["harmonic R@1"] == pytest.approx(harmonic)
     unified = scores["unified"].values["r_at_1"]
     assert report["headline"]["unified R@1"] == pytest.approx(unified.mean())
-
-
-def test_a_mean_over_domains_of_one_class_each_has_no_interval() -> None:
-    """With two classes in one of them it has, and the queries of both domains vary together."""
-    rows = [(f"{n}.jpg", f"{'ab'[n % 2]}/{n % 2}", "both") for n in range(12)]
-    for table, has_interval in ((table_of(*rows), False), (shop(), True)):
-        embeddings_TD = np.random.default_rng(0).normal(size=(len(table), 4)).astype(np.float32)
-        report = run("uned", embeddings_TD, table, draws=20)[0]
-        found = report["parts"]["merged"]["intervals"]
-        assert ("r_at_1" in found["mean"]) == has_interval and "r_at_1" in found["pooled"]
-        printed = reports_table([protocol_of("uned")], [report], True)
-        assert ("by 20 bootstrap samples" in printed) == has_interval
 
 
 def test_quirks_are_off_unless_named_and_are_reported() -> None:

@@ -1,7 +1,5 @@
 """Where an embedding is wrong: by hand on a circle, and against the protocols' own scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +15,6 @@ from guie.evaluation.diagnosis import (
     hubness,
     nearest,
     occurrences,
-    outcomes,
     strayed,
     wrong_firsts,
 )
@@ -83,13 +80,6 @@ def test_confusions_of_domains_and_classes(near):
     assert classes["queries"].tolist() == [2, 2, 3]
     assert classes["taken_for"].tolist() == ["a/1", "a/2", "a/2"]
     assert classes["times"].tolist() == [1, 1, 1]
-
-
-def test_outcomes_of_two_models(near):
-    theirs = nearest(MERGED, TABLE, on_circle([0, 1, 20, 21, 60, 61, 90]))  # right on every query
-    counts = outcomes(near, theirs, TABLE)
-    assert counts.loc["a"].to_dict() == {"both": 1, "ours": 0, "theirs": 3, "neither": 0}
-    assert counts.loc["b"].to_dict() == {"both": 2, "ours": 0, "theirs": 1, "neither": 0}
 
 
 def test_gaps_on_a_circle(near):

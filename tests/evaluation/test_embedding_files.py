@@ -1,7 +1,5 @@
 """E.npz and E.parquet: what is written is read to the bit, and bad files are refused in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -102,40 +102,30 @@ def test_images_share_any_label_and_positives_are_of_the_union(most):
     )
 
 
-LAUNCHED = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}
-
-
-@pytest.fixture
-def threads(request, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of threads that faiss is set to, in an environment; faiss itself is not changed."""
+@pytest.mark.parametrize(
+    ("environment", "all_cores"),
+    [
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, True),
+        ({"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, True),
+        ({}, False),
+        ({"OMP_NUM_THREADS": "1"}, False),
+        ({"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "x"}, False),
+    ],
+)
+def test_a_launchers_one_thread_becomes_all_cores_and_is_restored_and_a_users_stays(
+    environment, all_cores, monkeypatch
+) -> None:
     for name in ("OMP_NUM_THREADS", *knn.LAUNCHED):
         monkeypatch.delenv(name, raising=False)
-    for name, value in request.param.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(knn, "usable_cores", lambda: 6)
-    numbers: list[int] = []
-    monkeypatch.setattr(faiss, "omp_set_num_threads", numbers.append)
-    return numbers
-
-
-ACCELERATED = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}
-
-
-@pytest.mark.parametrize("threads", [LAUNCHED, ACCELERATED], indirect=True)
-def test_a_launchers_one_thread_becomes_all_cores_and_is_restored(threads) -> None:
+    threads = []
+    monkeypatch.setattr(faiss, "omp_set_num_threads", threads.append)
     with search_threads(), search_threads(3):
-        assert threads == [6], "the outermost decides"
-    assert threads == [6, 1]
+        assert threads == [6] * all_cores, "the outermost decides"
     with pytest.raises(KeyError), search_threads(4):
         raise KeyError
-    assert threads == [6, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "threads",
-    [{}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "3", "TORCHELASTIC_RUN_ID": "x"}],
-    indirect=True,
-)
-def test_a_users_number_of_threads_stays(threads) -> None:
-    with search_threads():
-        assert not threads
+    assert threads[:2] == [6, 1][: 2 * all_cores]
+    if all_cores:
+        assert threads == [6, 1, 1, 1]

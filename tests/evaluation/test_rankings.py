@@ -1,7 +1,5 @@
 """Files of rankings: written as ILIAS reads them, read as it scores them, refused by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -118,17 +116,6 @@ def test_scores_are_those_of_the_benchmarks_own_code(tmp_path: Path) -> None:
         assert report["headline"]["mAP@1k"] == pytest.approx(expected, rel=1e-12)
         assert report["headline"]["recall@1k"] == 1.0, "the index is shorter than 1,000"
     assert len({score for found in rounded.values() for score in found.values()}) < 22
-
-
-def test_no_more_than_a_thousand_count(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(ranking_files, "DEPTH", 2)
-    table = table_of(("q", "d/1", "query"), *((f"{i}", f"d/{i}", "index") for i in range(4)))
-    path = tmp_path / "R.json"
-    path.write_text('{"q": {"0": 0.9, "2": 0.8, "1": 0.7}}')
-    found = read_rankings(path, table)
-    assert found.found_QK.tolist() == [[1, 3]] and found.score_QK.tolist() == [[0.9, 0.8]]
-    again = json.loads(written(tmp_path, table, np.eye(5, dtype=np.float32)).read_text())
-    assert again == {"q": {"0": 0.0, "1": 0.0}}
 
 
 @pytest.mark.parametrize(

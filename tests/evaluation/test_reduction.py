@@ -1,7 +1,5 @@
 """Joined specialists, and fewer dimensions."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Re-ranking against plain restatements of the papers' equations, one pair of images at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Re-ranking by patches: matches and their geometry, in validation and in search."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -15,9 +13,8 @@ import embed
 import validate
 from guie.base.errors import UserError
 from guie.evaluation import opened as opening
-from guie.evaluation.knn import ExactIndex
 from guie.evaluation.opened import PatchFeatures
-from guie.evaluation.rerank import DEPTH, WEIGHT, Reranker, consistent_shares, reordered
+from guie.evaluation.rerank import DEPTH, WEIGHT, consistent_shares, reordered
 from guie.models import open_model
 from guie.report import scoring
 from guie.search import open_index
@@ -106,9 +103,7 @@ def test_validation_and_search_re_rank_alike(place: Path, methods: list[str]) ->
     assert {name: report[name]["r_at_1"] for name in means.index} == means.to_dict()
 
 
-def test_blocks_of_a_killed_search_are_of_the_same_weights(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_a_killed_search_are_of_the_same_weights(place, tmp_path, monkeypatch):
     keys = []
     monkeypatch.setattr(scoring, "search_together", lambda *given, key, **_: keys.append(key))
     run = shutil.copytree(place / "run", tmp_path / "run")
@@ -121,30 +116,21 @@ def test_blocks_of_a_killed_search_are_of_the_same_weights(
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_picture_is_re_ranked_by_its_patches(place: Path) -> None:
+def test_a_picture_is_re_ranked_by_its_patches_though_another_is_gone(place: Path) -> None:
     searcher = open_index(place / "index", rerank=["local"])
-    root, engine = searcher.root, searcher.engine
-    paths, vectors, query = engine.files["image_path"], engine.vectors_ND, engine.vectors_ND[[7]]
-    every = searcher._patches_of(engine, np.arange(30))
-    find = ExactIndex(vectors).search
-    reranker = Reranker(vectors, find, ["local"], patches_of=every.__getitem__)
-    expected, score = reranker.search(query, 6, np.array([-1]), every[[7]])
-    found = searcher.query(root / paths[7], 6)
-    assert [hit.image_path for hit in found] == paths[expected[0]].tolist()
+    paths = searcher.engine.files["image_path"]
+    found = searcher.query(searcher.root / paths[7], 6)
     assert found[0].image_path == paths[7]
-    assert score[0, 0] == pytest.approx(1 + WEIGHT, abs=1e-3)
-    gone = root / paths[expected[0, 1]]
-    gone.rename(root / "gone.png")
+    gone = searcher.root / found[1].image_path
+    gone.rename(searcher.root / "gone.png")
     try:
-        hits = open_index(place / "index", rerank=["local"]).query(root / paths[7], 30)
+        hits = open_index(place / "index", rerank=["local"]).query(searcher.root / paths[7], 30)
         assert len(hits) == 30
     finally:
-        (root / "gone.png").rename(gone)
+        (searcher.root / "gone.png").rename(gone)
 
 
-def test_a_model_without_patches_or_too_many_of_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_patches_or_too_many_of_them(place, monkeypatch):
     words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
     words += ["--out", str(place / "r.json"), "--rerank", "local", "--model"]
     resnet = {"library": "timm", "name": "test_resnet", "pretrained": None}

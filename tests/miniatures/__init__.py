@@ -1,7 +1,5 @@
 """Every dataset in small: the real folders, header lines and quirks around empty image files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

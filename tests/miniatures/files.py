@@ -1,7 +1,5 @@
 """What datasets in small are made of: empty images, lists, MATLAB arrays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Landmarks and artworks in small, with queries and an index of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scipy.io import savemat

@@ -1,7 +1,5 @@
 """Shops in small: products, clothing, storefronts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from miniatures.files import touch, write

@@ -1,7 +1,5 @@
 """Read a miniature like the data set, without its real counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Datasets of many domains in small."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Birds, dogs, flowers, iNaturalist and dishes in small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cars-196 in each of its releases, VehicleID and FGVC-Aircraft in small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scipy.io import savemat

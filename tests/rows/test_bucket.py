@@ -1,7 +1,5 @@
 """A store in a bucket, and an output there: of a server on the loopback."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tarfile
@@ -64,9 +62,7 @@ def test_rows_are_kept_in_a_bucket(bucket: str, tmp_path: Path, monkeypatch) -> 
     assert listed(store.url) == [] and read_object(f"{bucket}/note.txt") == b"mine"
 
 
-def test_embeddings_are_written_to_a_bucket(
-    bucket: str, toy_manifest: Path, tmp_path: Path, capsys
-) -> None:
+def test_embeddings_are_written_to_a_bucket(bucket, toy_manifest, tmp_path, capsys):
     words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", str(toy_manifest)]
     words += ["--split", "test", "--workers", "0"]
     embed.main([*words, "--out", f"{bucket}/E.npz"])
@@ -124,9 +120,7 @@ def test_class_folders_in_a_bucket_are_curated_and_embedded(
         embed.main(words)
 
 
-def test_tars_in_a_bucket_are_indexed_there(
-    bucket: str, toy_manifest: Path, tmp_path: Path, capsys
-) -> None:
+def test_tars_in_a_bucket_are_indexed_there(bucket, toy_manifest, tmp_path, capsys):
     images = sorted(toy_manifest.parent.rglob("*.jpg"))[:3]
     with tarfile.open(tmp_path / "one.tar", "w") as tar:
         for image in images:

@@ -1,6 +1,4 @@
-"""What curation found out about an image is kept until its file changes."""
-
-from __future__ import annotations
+"""What is found out about an image is kept until its file changes; unreadable ones are refused or dropped."""
 
 import argparse
 import os
@@ -17,20 +15,32 @@ import search
 import train
 from guie.base import arguments
 from guie.base.errors import UserError
-from guie.data.images import open_as_seen
+from guie.data.images import DECODERS, open_as_seen
+from guie.data.manifest import Manifest, load_manifest
 from guie.rows import filling
-from guie.rows.checks import THUMBNAIL, VERIFY, Checks
+from guie.rows.checks import (
+    THUMBNAIL,
+    VERIFY,
+    Checks,
+    drop_unreadable,
+    find_unreadable,
+    refuse_unreadable,
+)
 from guie.rows.comparison import content
-from guie.rows.filling import OnCores
 from guie.rows.fingerprints import FINGERPRINTS, thumbnail_pixels, thumbnails
 
 NAMES = [f"{number}.png" for number in range(5)]
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of five pictures and one that is none, and a cache of its own."""
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own for what is found out."""
     monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of five pictures and one that is none."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number, name in enumerate(NAMES):
@@ -137,30 +147,6 @@ def test_what_another_version_found_does_not_count(root: Path, looked: list[str]
     assert looked == NAMES
 
 
-def test_a_stopped_check_keeps_the_blocks_it_has(root: Path, looked, monkeypatch) -> None:
-    def look(folder: str, decode: str, path: str):
-        if path == "3.png":
-            raise KeyboardInterrupt
-        return FINGERPRINTS.look(folder, decode, path)
-
-    monkeypatch.setattr(OnCores, "most", 2)
-    with pytest.raises(KeyboardInterrupt):
-        rows(root, NAMES, FINGERPRINTS._replace(look=look))
-    looked.clear()
-    found = rows(root, [*NAMES, "bad.png"])
-    assert looked == [*NAMES[2:], "bad.png"]
-    pd.testing.assert_frame_equal(found, plain([*NAMES, "bad.png"], root))
-
-
-def test_a_damaged_block_is_computed_again(root: Path, looked: list[str]) -> None:
-    whole = rows(root, NAMES[:2]), rows(root, NAMES)
-    first, second = Checks(FINGERPRINTS, root, NAMES).store.folder.glob("*.parquet")
-    first.write_bytes(second.read_bytes()[:100])
-    looked.clear()
-    pd.testing.assert_frame_equal(rows(root, NAMES), whole[1])
-    assert 2 <= len(looked) <= 3
-
-
 def test_thumbnails_are_those_of_the_records(root: Path, looked: list[str]) -> None:
     rows(root, NAMES[1:])
     looked.clear()
@@ -187,16 +173,19 @@ def test_a_file_replaced_within_size_and_time_is_looked_at_with_check_content(
     assert looked == ["0.bmp"] * 3
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (curate, ["--list"]),
+        (train, ["--config", "c"]),
+        (embed, ["--model", "m", "--manifest", "m", "--out", "E.npz"]),
+        (search, ["index", "--model", "m", "--images", "p", "--out", "i"]),
+    ],
+)
 def test_every_command_that_knows_files_by_their_time_offers_to_check_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The main function sets the variable for its children; parsing sets nothing."""
-    commands = {
-        curate: ["--list"],
-        train: ["--config", "c"],
-        embed: ["--model", "m", "--manifest", "m", "--out", "E.npz"],
-        search: ["index", "--model", "m", "--images", "p", "--out", "i"],
-    }
+    command, words, monkeypatch
+):
+    """The main function sets the variable for its children."""
     set_environment = arguments.set_environment
 
     def and_stop(args: argparse.Namespace) -> None:
@@ -205,10 +194,127 @@ def test_every_command_that_knows_files_by_their_time_offers_to_check_them(
 
     monkeypatch.setattr(arguments, "set_environment", and_stop)
     monkeypatch.setenv("GUIE_ENGINE", "")  # restored afterwards
-    for command, words in commands.items():
-        monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
-        command.parse_args([*words, "--check-content"])
-        for more, found in (([], ""), (["--check-content"], "1")):
-            with pytest.raises(KeyboardInterrupt):
-                command.main([*words, *more])
-            assert os.environ["GUIE_CHECK_CONTENT"] == found
+    monkeypatch.setenv("GUIE_CHECK_CONTENT", "")
+    for more, found in (([], ""), (["--check-content"], "1")):
+        with pytest.raises(KeyboardInterrupt):
+            command.main([*words, *more])
+        assert os.environ["GUIE_CHECK_CONTENT"] == found
+
+
+ROWS = [
+    *(f"t/{n}.png,toys/car,toys,train,train" for n in range(4)),
+    "t/4.png,toys/bus,toys,train,train",
+    *(f"v/{n}.png,toys/cat,toys,val,both" for n in range(3)),
+    *(f"v/{n}.png,toys/dog,toys,val,both" for n in range(3, 5)),
+    "v/5.png,toys/lone,toys,val,both",
+]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Eleven good images on disk, and a manifest of them."""
+    random = np.random.default_rng(0)
+    for row in ROWS:
+        file = tmp_path / "set" / row.split(",")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (5, 4, 3), dtype=np.uint8)).save(file)
+    path = tmp_path / "set/m.csv"
+    path.write_text("\n".join(["image_path,label,domain,split,role", *ROWS]) + "\n")
+    return load_manifest(path)
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The names of the files that are decoded from here on, in order."""
+    names: list[str] = []
+
+    def spied(opener):
+        def open_and_note(path):
+            names.append(f"{opener.__name__} {Path(path).name}")
+            return opener(path)
+
+        open_and_note.__name__ = opener.__name__
+        return open_and_note
+
+    for name, opener in DECODERS.items():
+        monkeypatch.setitem(DECODERS, name, spied(opener))
+    return names
+
+
+def find(manifest: Manifest, decode: str = "seen") -> pd.DataFrame:
+    return find_unreadable(manifest.table, manifest.root, 1, decode)
+
+
+@pytest.mark.parametrize("decode", ["seen", "host"])
+def test_all_splits_are_decoded_as_the_sidecar_says_and_only_once(manifest, opened, decode):
+    names = [f"open_as_{decode} {n}.png" for n in (*range(5), *range(6))]
+    path = manifest.path.with_name("m.sidecar.yaml")
+    path.write_text(f"decode: {decode}\n")
+    asked = load_manifest(manifest.path)
+    assert asked.sidecar.decode == decode
+    find(asked, asked.sidecar.decode)
+    assert sorted(opened) == sorted(names)
+    opened.clear()
+    find(asked, asked.sidecar.decode)
+    assert opened == []
+
+
+def test_the_host_reads_what_was_seen_without_a_second_look(manifest, opened):
+    """As curation has seen it."""
+    names = [row.split(",")[0] for row in ROWS][5:]
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(manifest.file(names[0]))
+    Checks(VERIFY, manifest.root, names).fill(1, "seen")
+    opened.clear()
+    assert find(manifest, "host").empty
+    assert opened == [f"open_as_host {n}.png" for n in range(5)]  # those of train
+    file = manifest.file(names[1])
+    file.write_bytes(file.read_bytes()[:60])  # another file now: all of it
+    assert find(manifest, "host")["image_path"].tolist() == ["v/1.png"]
+    assert opened[-1] == "open_as_host 1.png"
+
+
+def test_float_pixels_are_bad_for_a_person_alone(manifest):
+    """What the decoders disagree on is judged by the one that will open it."""
+    Image.fromarray(np.ones((4, 4), np.float32)).save(manifest.file("v/0.png"), "TIFF")
+    assert find(manifest, "host").empty
+    assert find(manifest)["image_path"].tolist() == ["v/0.png"]
+
+
+def spoil(manifest: Manifest, *names: str) -> pd.DataFrame:
+    for name in names:
+        manifest.file(name).write_bytes(b"bad")
+    return find(manifest)
+
+
+def test_refusal_lists_files_with_reason_and_remedy_and_counts_the_rest(manifest, monkeypatch):
+    monkeypatch.setattr("guie.rows.checks.SHOWN", 2)
+    manifest.file("t/3.png").unlink()
+    with pytest.raises(UserError) as caught:
+        refuse_unreadable(spoil(manifest, "t/2.png", "v/0.png"), manifest)
+    first, *listed = str(caught.value).splitlines()
+    assert first.startswith(f"{manifest.path}: 3 rows have an image that cannot be read;")
+    assert "--drop-bad" in first and "src/curate.py" in first
+    assert listed[0].startswith("t/2.png (train): not a readable image: ")
+    assert listed[1:] == ["t/3.png (train): no such image", "and 1 more"]
+
+
+def test_a_wrong_root_is_guessed(manifest, tmp_path):
+    elsewhere = Manifest(manifest.table, tmp_path, manifest.path, manifest.sidecar)
+    bad = find_unreadable(elsewhere.table, tmp_path, 1)
+    with pytest.raises(UserError, match=f"11 rows.*is {tmp_path} the folder that image_path"):
+        refuse_unreadable(bad, elsewhere)
+    with pytest.raises(UserError, match=f"none of 5 train images.*is {tmp_path} the folder"):
+        drop_unreadable(elsewhere, bad)
+
+
+def test_dropping_says_which_classes_and_queries_are_lost(manifest):
+    bad = spoil(manifest, "t/0.png", "t/4.png", "v/0.png", "v/3.png")
+    kept, lines = drop_unreadable(manifest, bad)
+    good = manifest.table[~manifest.table["image_path"].isin(bad["image_path"])]
+    pd.testing.assert_frame_equal(kept.table, good.reset_index(drop=True))
+    assert all(line.startswith("dropped ") for line in lines[:4])
+    assert lines[4:] == [
+        "train: 2 of 5 images dropped; 1 classes lost with their last image: toys/bus",
+        "val: 2 of 6 images dropped; 1 queries lost their last positive;"
+        " scores are not comparable with those on the whole set",
+    ]

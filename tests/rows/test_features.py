@@ -1,8 +1,7 @@
-"""Stored features: right rows, computed once, resumed, verified, keyed by all they depend on."""
-
-from __future__ import annotations
+"""Stored features: right rows, computed once, resumed, verified; precision and faults of embedding."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,22 @@ import pandas as pd
 import pytest
 import torch
 from accelerate import Accelerator
+from torch.utils.data import TensorDataset
 
+import embed
+from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config.data import CleaningConfig
-from guie.curation.features import embed_for
+from guie.config.loading import parsed, to_yaml
+from guie.evaluation.opened import embedding_precision
 from guie.models import LoadedModel, open_model
+from guie.models.opening import trained_precision
 from guie.rows import embedding
 from guie.rows.comparison import content
-from guie.rows.embedding import embed_files, stored_features
-from guie.rows.states import States
+from guie.rows.embedding import OnDevices, embed_files, stored_features
+from guie.rows.filling import fill
+from guie.rows.states import States, keys
 from guie.rows.store import Store
+from tiny_runs import tiny_config, tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -76,21 +81,6 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     again = features(model, (root, paths[::-1]), tmp_path / "c")
     np.testing.assert_array_equal(again[::-1], np.asarray(found))
     assert computed == [8, 8, len(paths) - 16]
-
-
-def test_the_whole_embedder_moves_to_the_device(model, images, monkeypatch) -> None:
-    """Outside of inference mode, in which weights that move could never train again."""
-    root, paths = images
-    moved = []
-    monkeypatch.setattr(
-        model.embedder,
-        "to",
-        lambda device: moved.append((device, torch.is_inference_mode_enabled())),
-    )
-    accelerator = Accelerator()
-    files = [root / path for path in paths]
-    embed_files(accelerator, model.embedder, model.preprocess, files, workers=0)
-    assert moved == [(accelerator.device, False)]
 
 
 def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_path):
@@ -170,21 +160,105 @@ def test_an_absent_image_is_named_before_anything_is_computed(model, images, com
     assert computed == [] and not (tmp_path / "c").exists()
 
 
-def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
-    root, paths = images
-    absent = embed_for(CleaningConfig(model="runs/none"), root, tmp_path, 0)
-    with pytest.raises(UserError, match="no such run folder"):
-        absent(paths, "whole")
-    plain = embed_for(CleaningConfig(), root, tmp_path, 1)
-    assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)
+IMAGES = TensorDataset(torch.arange(80.0).reshape(40, 2))
 
 
-def test_a_job_of_parts_has_the_bits_of_one(model, images, computed, tmp_path):
-    whole = features(model, images, tmp_path / "whole", batch_size=2)[:]
-    for number in (2, 0, 1):
-        features(model, images, tmp_path / "parts", batch_size=2, part=(number, 3))
-    computed.clear()
-    assert np.array_equal(features(model, images, tmp_path / "parts", batch_size=2)[:], whole)
-    assert computed == []
-    with pytest.raises(UserError, match=r"computed in 3 parts; use --shard N/3"):
-        features(model, images, tmp_path / "parts", batch_size=2, part=(0, 4))
+class Identity(torch.nn.Module):
+    dim = 2
+
+    def forward(self, rows_BD: torch.Tensor) -> torch.Tensor:
+        return rows_BD
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "BLOCK", 16)
+    monkeypatch.setattr(embedding, "LEAST", 1)
+
+
+@pytest.fixture(autouse=True)
+def full_precision_afterwards() -> Iterator[None]:
+    """An Accelerator of a later test would have the precision of the last one."""
+    yield
+    make_accelerator()
+
+
+def slowly(monkeypatch, waiting) -> None:
+    add = Store.add
+
+    def slow(store, states, rows) -> None:
+        waiting()
+        add(store, states, rows)
+
+    monkeypatch.setattr(Store, "add", slow)
+
+
+@pytest.mark.parametrize("full_at", [0, 4])
+def test_an_embedding_that_cannot_be_written_ends_at_the_next_batch(full_at, tmp_path, monkeypatch):
+    """By the check that all processes share: the fault of one must end the others."""
+    tried, checked = [], []
+
+    def full() -> None:
+        tried.append(1)
+        if len(tried) > full_at:
+            raise UserError("disk full")
+
+    def check(fault: UserError | None) -> None:
+        checked.append(fault)
+        embedding.raise_fault(fault)
+
+    slowly(monkeypatch, full)
+    compute = OnDevices(Accelerator(), Identity(), IMAGES, 4, workers=0, check=check)
+    monkeypatch.setattr(embedding, "LEAST", 5)
+    with pytest.raises(UserError, match="disk full"):
+        fill(Store(tmp_path, {}, np.float32), keys([f"{n}" for n in range(40)]), compute)
+    assert isinstance(checked[-1], UserError) and not any(checked[:-1])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained in bf16."""
+    folder = tiny_run(tmp_path_factory.mktemp("runs") / "tiny")
+    written = parsed((folder / "config.yaml").read_text()).plain
+    (folder / "config.yaml").write_text(to_yaml(written | {"precision": "bf16"}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpu", "expected"),
+    [(None, False, None), (None, True, "bf16"), ("no", True, "no"), ("fp16", False, "fp16")],
+)
+def test_a_run_is_embedded_on_a_gpu_as_it_was_trained(asked, gpu, expected, run, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert embedding_precision(str(run), asked) == expected
+    assert embedding_precision("timm:resnet50:a1_in1k", asked) == asked
+    assert embedding_precision("a/submission.zip", asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("precisions", "expected"), [(["bf16", "bf16"], "bf16"), (["bf16", "fp16"], "no")]
+)
+def test_an_ensemble_is_embedded_as_all_its_members_were_trained(precisions, expected, tmp_path):
+    run = tiny_config(tmp_path / "run").model_dump()
+    members = [
+        {"source": "run", "model": run["model"], "run": run | {"precision": precision}}
+        for precision in precisions
+    ]
+    (tmp_path / "composition.yaml").write_text(to_yaml({"members": members}))
+    assert trained_precision(tmp_path) == expected
+
+
+def test_the_precision_asked_for_is_used_and_known_by(run: Path, toy_manifest, tmp_path) -> None:
+    table = pd.read_csv(toy_manifest)
+    table[table["split"] == "test"].head(12).to_csv(tmp_path / "few.csv", index=False)
+    words = ["--model", str(run), "--manifest", str(tmp_path / "few.csv"), "--split", "test"]
+    words += ["--root", str(toy_manifest.parent), "--workers", "0"]
+    words += ["--out", str(tmp_path / "E.npz")]
+    found = {}
+    for precision in ([], ["--precision", "no"], ["--precision", "bf16"]):
+        with np.load(embed.main([*words, *precision])) as file:
+            found[" ".join(precision)] = file["embedding"]
+    plain_ND, full_ND, half_ND = found.values()
+    assert np.array_equal(plain_ND, full_ND), "the default on a CPU"
+    assert not np.array_equal(half_ND, full_ND)
+    assert ((half_ND * full_ND).sum(axis=1) > 0.999).all()

@@ -1,7 +1,5 @@
 """A Ray cluster of two workers computes what one process does, and survives what clusters meet."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -91,9 +89,7 @@ def test_a_worker_killed_in_the_middle_is_replaced(cluster, tmp_path: Path) -> N
     ("error", "said"),
     [(UserError("20.jpg: bad"), "^20.jpg: bad$"), (ZeroDivisionError(), "^Ray: ")],
 )
-def test_a_task_that_raises_is_said_in_a_line_and_the_rest_is_kept(
-    cluster, tmp_path: Path, error: Exception, said: str
-) -> None:
+def test_a_task_that_raises_is_said_in_a_line_and_the_rest_is_kept(cluster, tmp_path, error, said):
     store = Store(tmp_path / "rows", {})
     with pytest.raises(UserError, match=said) as caught:
         fill(store, keys(NAMES), OnCores(Raises(error), NAMES, COLUMNS, 1))
@@ -135,9 +131,7 @@ def test_a_driver_that_is_killed_goes_on_when_started_again(tmp_path: Path) -> N
     assert done < blocks == 50  # none was computed under another name
 
 
-def test_embeddings_have_the_bits_of_one_process(
-    cluster, toy_manifest: Path, tmp_path: Path, capsys
-) -> None:
+def test_embeddings_have_the_bits_of_one_process(cluster, toy_manifest, tmp_path, capsys):
     words = ["--model", str(tiny_run(tmp_path / "run")), "--manifest", str(toy_manifest)]
     words += ["--split", "test", "--batch-size", "8", "--workers", "0"]
     found = {}
@@ -175,9 +169,7 @@ def test_an_index_has_the_hits_of_one_process(cluster, tmp_path: Path, capsys) -
     assert found[0] == found[1] and len(found[0]) == 30
 
 
-def test_a_mix_is_cleaned_as_by_one_process(
-    cluster, toy_manifest: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_mix_is_cleaned_as_by_one_process(cluster, toy_manifest, tmp_path, monkeypatch):
     found = []
     for engine in ("ray", "local"):
         monkeypatch.setenv("GUIE_CACHE", str(tmp_path / f"{engine} cache"))  # both compute
@@ -197,9 +189,7 @@ def test_a_mix_is_cleaned_as_by_one_process(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_an_address_where_no_ray_answers_is_named_at_once(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_where_no_ray_answers_is_named_at_once(address, monkeypatch):
     """Ray itself tries for minutes."""
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UserError, match=f"^RAY_ADDRESS {address}: .* refused.*`ray start --head`"):

@@ -1,7 +1,5 @@
 """The compositions of benchmarks and winners: valid, and on miniatures they make legal mixes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

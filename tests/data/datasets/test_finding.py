@@ -1,7 +1,5 @@
 """Where data sets are found and what curate.py --list prints; downloads, which a digest decides."""
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path
@@ -11,11 +9,9 @@ from pydantic import TypeAdapter
 
 from guie.base.errors import UserError
 from guie.config.data import DatasetSource
-from guie.curation.thinning import read_source
-from guie.data.datasets import DATASETS, download, finding
+from guie.data.datasets import DATASETS, download
 from guie.data.datasets.download import DOWNLOADS, fetch, main
 from guie.data.datasets.finding import find, listing, located, with_path
-from guie.data.manifest import check
 from miniatures import MINIATURES
 from miniatures.files import touch
 
@@ -42,7 +38,8 @@ def test_case_and_outer_folders_do_not_matter_and_the_first_root_wins(tmp_path):
     assert located("sop", roots[1:]) == tmp_path / "kaggle/SOP"
     above = tmp_path / "input/stanford-online-products"  # a given path may be above the data set
     for kind, folder in (("sop", tmp_path / "input" / nested), ("met", above)):
-        assert with_path(source(kind=kind, path=str(above))).path == str(folder)
+        given = TypeAdapter(DatasetSource).validate_python({"kind": kind, "path": str(above)})
+        assert with_path(given).path == str(folder)
     with pytest.raises(UserError) as caught:
         located("sop", [tmp_path])
     for word in (str(tmp_path), "Ebay_train.txt", "cvgl.stanford.edu", "path:", "input/README.md"):
@@ -67,36 +64,6 @@ def test_the_readme_names_every_dataset_with_its_page():
                 assert f"{count.least:,}" in rows[name] or count.unit == "classes" or name == "met"
         for option in dataset.options:
             assert any(f"`{name}`" in line and f"`{option}`" in line for line in lines), option
-
-
-def source(**keys) -> DatasetSource:
-    return TypeAdapter(DatasetSource).validate_python(keys)
-
-
-def test_a_source_is_read_at_its_path_or_looked_for(tmp_path, monkeypatch):
-    MINIATURES["met"](tmp_path)
-    config = source(kind="met", path=str(tmp_path), domain="art", partial=True)
-    manifest, skipped = read_source(config)
-    assert manifest.root == tmp_path / "met" and not skipped
-    assert manifest.sidecar.domains["art"].index_is_train
-    assert check(manifest.table, manifest.sidecar) == []
-    assert any("Met: 397,121 train images expected, 8 found" in line for line in manifest.warnings)
-    monkeypatch.setattr(finding, "ROOTS", [tmp_path])
-    with pytest.raises(UserError, match="Stanford Online Products is not in"):
-        read_source(source(kind="sop"))
-    MINIATURES["sop"](tmp_path)
-    manifest, _ = read_source(source(kind="sop", partial=True, splits=["train"]))
-    assert len(manifest.table) == 6
-
-
-def test_a_thinned_test_set_is_accounted_for(tmp_path):
-    MINIATURES["food2k"](tmp_path)
-    options = {"test_classes": 2}
-    config = source(kind="food2k", path=str(tmp_path), partial=True, options=options)
-    whole, _ = read_source(config)
-    thinned, skipped = read_source(config.model_copy(update={"test_max_images": 2}))
-    assert len(whole.table) == 12 and len(thinned.table) == 10
-    assert skipped == {"test image beyond the class's limit, or a near-duplicate": 2}
 
 
 def served(folder: Path, content: bytes, name: str = "a.mat", digest: str = "") -> dict[str, str]:

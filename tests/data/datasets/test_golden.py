@@ -3,8 +3,6 @@
 `python tests/data/datasets/test_golden.py` writes `golden.txt`; review its difference like code.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables that accompany a manifest: found, read, renamed, joined, and reduced to its rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,8 @@ from guie.data.manifest.companions import (
     Box,
     boxes_of,
     companion_path,
-    joined,
     read_boxes,
     read_companions,
-    renamed,
     within,
     write_companions,
 )
@@ -56,14 +52,6 @@ def test_rows_go_with_the_images_that_they_name() -> None:
     assert kept["texts"]["text"].tolist() == ["a cup"], "a text is no image: its class decides"
     some = within(ALL, pd.DataFrame({"image_path": ["a", "r"], "label": "d/1"}))
     assert set(some) == {"relevance", "texts"}
-
-
-def test_sources_are_renamed_and_joined() -> None:
-    one = renamed({"relevance": GRADES}, lambda paths: "one/" + paths)
-    both = joined([one, {"relevance": GRADES, "boxes": BOXES}])
-    assert both["relevance"]["query"].tolist() == ["one/q", "one/q", "one/r", "q", "q", "r"]
-    assert both["relevance"].iloc[0].tolist() == ["one/q", "one/a", "easy"]
-    assert both["boxes"].equals(BOXES)
 
 
 def crops(folder: Path, text: str) -> list[Box | None]:

@@ -1,7 +1,5 @@
 """The manifest: every check of a row and of a file, by line, and what is unusual but legal."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re
@@ -22,7 +20,7 @@ from guie.data.manifest import (
 )
 from guie.data.manifest.checks import CONTROL
 from guie.data.manifest.reading import sidecar_path
-from guie.data.manifest.table import NOTED, SHOWN
+from guie.data.manifest.table import SHOWN
 
 HEADER = "image_path,label,domain,split,role"
 GOOD = [
@@ -67,16 +65,6 @@ def refused(path: Path) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- loading and saving
 
 
-def test_a_good_manifest_loads(written, tmp_path):
-    manifest = load_manifest(written())
-    assert len(manifest.table) == 6
-    assert manifest.root == manifest.path.parent
-    assert manifest.file("t/0.jpg") == manifest.path.parent / "t/0.jpg"
-    assert manifest.split("val")["image_path"].tolist() == ["t/2.jpg", "t/3.jpg"]
-    assert manifest.split("val").index.tolist() == [0, 1]
-    assert load_manifest(written(), tmp_path / "images").root == tmp_path / "images"
-
-
 @pytest.mark.parametrize(
     ("row", "split", "says"),
     [
@@ -116,21 +104,6 @@ def test_a_saved_manifest_comes_back(written, tmp_path, suffix):
     assert sorted(p.name for p in path.parent.iterdir()) == [f"mix.{suffix}", "mix.sidecar.yaml"]
     save_manifest(rows, path)  # a sidecar left behind would excuse overlaps of the new manifest
     assert not sidecar_path(path).exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fault"),
-    [
-        ("absent.csv", None, "no such manifest"),
-        ("blank.csv", b"\n \n", "it is empty"),
-        ("text.parquet", b"PAR?", "cannot be read as a table"),
-    ],
-)  # what other programs save as CSV is in test_dirty.py
-def test_an_unreadable_table_is_refused_by_name(name, content, fault, tmp_path):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    message = refusal(tmp_path / name)
-    assert message.startswith(f"{tmp_path / name}: ") and fault in message
 
 
 def test_words_like_null_are_text_and_a_null_of_parquet_is_empty(written, tmp_path):
@@ -196,11 +169,6 @@ def test_bad_weights_are_named_all_at_once(written, weight):
     assert f"m.csv:3: weight {weight!r}" in lines[0] and fault in lines[0]
 
 
-def test_weights_load_as_numbers(written):
-    path = written(f"{TRAIN.format(0)},1000", f"{TRAIN.format(1)},0.5", header=f"{HEADER},weight")
-    assert load_manifest(path).table["weight"].sum() == 1000.5
-
-
 @pytest.mark.parametrize("column", ["label", "domain"])
 def test_a_line_break_in_a_label_or_a_domain_is_refused(column: str, tmp_path: Path):
     """A list of labels has one a line, and a report has them on a terminal."""
@@ -209,13 +177,9 @@ def test_a_line_break_in_a_label_or_a_domain_is_refused(column: str, tmp_path: P
     table = pd.DataFrame(rows, columns=HEADER.split(","))
     table[column] += pd.Series(ends) + "x"
     table.to_parquet(tmp_path / "m.parquet")
-    lines = refusal(tmp_path / "m.parquet").splitlines()
-    assert len(lines) == len(ends)
-    for line, row in zip(lines, table.index, strict=True):
-        fault = (
-            f"m.parquet: row {row}: {column} {table[column][row]!r} has a line break or a control"
-        )
-        assert fault in line
+    for row, line in enumerate(refusal(tmp_path / "m.parquet").splitlines()):
+        assert f"row {row}: {column} {table[column][row]!r} has a line break or a control" in line
+    assert row == len(ends) - 1
     # some versions of pandas pass the expression on to Arrow, which does not know \\u
     found = pyarrow.compute.match_substring_regex(pa.array(["a b", *table[column]]), CONTROL)
     assert found.to_pylist() == [False] + [True] * len(ends)
@@ -291,35 +255,6 @@ def test_index_is_train_excuses_nothing_else(written, row):
 # ---------------------------------------------------------------- lines of a CSV
 
 
-def test_faults_of_every_kind_come_in_one_refusal(written):
-    path = written(
-        "a, b.jpg,toys/car,toys,train,train",  # 2: too wide, where the columns are counted first
-        TRAIN.format(0),
-        "t/1.jpg,toys/car",  # 4
-        TRAIN.format(2).replace("train,train", "dev,train"),  # 5
-        "",
-        TRAIN.format(0),  # 7
-        'say "x",toys/car,toys,train,train',
-        '"t/3.jpg"x",toys/car,toys,train,train',  # 9
-        "t/4.jpg,toys/car,toys,val,both",  # 10
-        "t/5.jpg,toys/car,toys,train,train,",  # 11
-        't/6.jpg,"toys/c\nar",toys,train,train',  # 12
-    )
-    expected = {
-        "2": "6 columns where the header has 5; put quotes",
-        "4": "2 columns where the header has 5; a column without a value still needs its comma",
-        "5": "split 'dev'",
-        "7": "image 't/0.jpg' is already in line 3",
-        "9": "a quote is opened or closed in the wrong place",
-        "10": "class 'toys/car' is in train and in val",
-        "11": "6 columns where the header has 5",
-        "12": "label 'toys/c\\nar' has a line break",
-    }
-    found = refused(path)
-    assert [line for line, _ in found] == list(expected)
-    assert all(what.startswith(expected[line]) for line, what in found)
-
-
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_lines_are_those_of_an_editor(tmp_path, ending):
     rows = [
@@ -359,9 +294,6 @@ def test_rows_are_the_same_read_at_once_or_by_line(written):
 # ---------------------------------------------------------------- legal but unusual
 
 
-LONELY = [f"v/{n}.jpg,toys/lone{n},toys,val,query" for n in range(NOTED + 3)]
-
-
 def warned(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -369,25 +301,15 @@ def warned(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message.removeprefix(str(path)) for message in caplog.messages]
 
 
-def test_queries_without_a_positive_are_named_by_line(written, caplog):
-    what = "warning: val query without a positive in the index; metrics leave it out"
-    assert warned(written(TRAIN.format(0), "", *LONELY), caplog) == [
-        *(f":{line}: {what}" for line in range(4, 4 + NOTED)),
-        ": warning: and 3 more rows like the last",
-    ]
-    assert warned(written(*GOOD[:4]), caplog) == []
-
-
 @pytest.mark.parametrize(
     ("labels", "says"),
     [
         (["toys/x", "x"], None),
-        (
-            ["toys/x|cars/y"],
-            "label 'toys/x|cars/y' in domain 'toys'; by convention a label is domain/",
-        ),
+        (["toys/x|cars/y"], "label 'toys/x|cars/y' in domain 'toys'; by convention a label"),
         (["toysx/y"], "label 'toysx/y' in domain 'toys'; by convention"),
         (["toys/Cup", "toys/cup"], "'toys/Cup' and 'toys/cup' differ only in case or space"),
+        (["toys/a/Big dog", "toys/a/big  dog"], "differ only in case or space"),
+        (["toys/cat\u3000", "toys/cat"], "differ only in case or space"),
         (["toys/caf\u00e9", "toys/cafe\u0301"], "differ only in Unicode normal form"),
         (["toys/a", "toys/A"], None),  # classes of characters
     ],
@@ -399,10 +321,3 @@ def test_odd_labels_are_named(written, caplog, labels: list[str], says: str | No
     if says:
         line = "2" if len(labels) == 1 else "[23]"
         assert re.match(f":{line}: warning: ", messages[0]) and says in messages[0]
-
-
-def test_only_the_first_process_warns(written, caplog, monkeypatch):
-    path = written(LONELY[0])
-    assert len(warned(path, caplog)) == 1
-    monkeypatch.setenv("RANK", "1")
-    assert warned(path, caplog) == []

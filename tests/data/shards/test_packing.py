@@ -1,12 +1,8 @@
 """Shards hold every image as it was; packing resumes, and destroys no file of a user."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -19,7 +15,6 @@ from guie.curation import packing
 from guie.curation.indexing import DROPPED, index_tars
 from guie.curation.packing import pack
 from guie.data.shards.index import PARTS, claimed
-from guie.rows.checks import VERSION
 from sharded import SHARD_BYTES, data_set, packed, picture_bytes, tar_of
 
 
@@ -37,29 +32,13 @@ def test_any_tool_reads_every_image_and_its_row(tmp_path: Path) -> None:
             for entry in file:
                 key, _, suffix = entry.name.partition(".")
                 samples.setdefault(key, {})[suffix] = file.extractfile(entry).read()
-    assert len(samples) == rows["image_path"].nunique()
+    assert len(samples) == rows["image_path"].nunique() and shards.sidecar == files.sidecar
     for sample in samples.values():
         row = json.loads(sample["json"])
         assert sample["jpg"] == (files.root / row["image_path"]).read_bytes()
         written = pd.DataFrame([row, *row.pop("rows", [])]).fillna("")
         kept = rows[rows["image_path"] == row["image_path"]]
         assert written[kept.columns].to_numpy().tolist() == kept.to_numpy().tolist()
-
-
-def test_the_index_is_the_manifest_with_places(tmp_path: Path) -> None:
-    files, shards = packed(tmp_path)
-    trained = files.table["split"] == "train"  # come first
-    same = pd.concat([files.table[trained], files.table[~trained]], ignore_index=True)
-    pd.testing.assert_frame_equal(
-        shards.table[files.table.columns].astype(object), same.astype(object)
-    )
-    assert shards.sidecar == files.sidecar
-    index = pd.read_parquet(shards.path)
-    for row in index.itertuples():
-        data = (tmp_path / "shards" / row.shard).read_bytes()[row.offset : row.offset + row.size]
-        assert data == (files.root / row.image_path).read_bytes()
-    assert set(index["decoded"]) == {VERSION}
-    assert not (tmp_path / "shards" / PARTS).exists()
 
 
 def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +127,6 @@ sources: [{{kind: manifest, path: {files.path}}}]
     assert {file: file.stat().st_mtime_ns for file in out.iterdir()} == before
 
 
-CURATE = Path(__file__).parents[3] / "src/curate.py"
 BROKEN = ("a/1.jpg", picture_bytes(1)[:300])
 
 
@@ -217,15 +195,10 @@ def test_packing_replaces_no_companion_of_a_user(tmp_path: Path) -> None:
     assert (shards / ".shard-notes.tmp.tar").read_text() == "mine"
 
 
-def test_of_two_that_index_one_folder_one_is_refused_and_the_index_is_the_others(
-    tmp_path: Path,
-) -> None:
+def test_of_two_that_index_one_folder_one_is_refused_and_the_index_is_the_others(tmp_path):
     tars(tmp_path)
-    with claimed(tmp_path):
-        command = [sys.executable, CURATE, "--index-shards", tmp_path, "--domain", "b"]
-        done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "another process writes its index (process " in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    with claimed(tmp_path), pytest.raises(UserError, match="another process writes its index"):
+        curate.main(["--index-shards", str(tmp_path), "--domain", "b"])
     index_tars(tmp_path, "first", "train", 1)
     with pytest.raises(UserError, match="exists; delete it"):
         index_tars(tmp_path, "second", "test", 1)
