@@ -3,6 +3,8 @@
 import io
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from collections import Counter
 from functools import partial
@@ -277,6 +279,31 @@ def test_more_pixels_are_refused_with_the_knob_that_allows_them(tmp_path, monkey
         monkeypatch.setenv("GUIE_MAX_MEGAPIXELS", wrong)
         with pytest.raises(UserError, match=f"GUIE_MAX_MEGAPIXELS={wrong}: must be a number"):
             open_as_seen(tmp_path / name)
+
+
+MEASURE = """
+import resource, sys
+from guie.data.dataset import EvalDataset
+from guie.data.images import Region, open_part
+from guie.data.preprocess import Preprocess
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+open_part(sys.argv[1], lambda *_: Region(0, 0, 1, 1), lambda height, width: min(height, width) >= 400)
+trained = peak() - before
+EvalDataset([sys.argv[1]], Preprocess(224, [.5] * 3, [.5] * 3))[0]
+print(trained, peak() - before)
+assert trained < 150 and peak() - before < 2500
+"""
+
+
+@pytest.mark.slow
+def test_a_photograph_of_a_scanner_needs_bounded_memory(tmp_path: Path) -> None:
+    """In MiB: training below 150, embedding below 2,500, though 352 megapixels are 1 GiB as RGB."""
+    path = tmp_path / "large.jpg"
+    draw = f"from PIL import Image; Image.new('L', (17_873, 19_709), 90).save({str(path)!r})"
+    for code in (draw, MEASURE):
+        done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 JPEGS = {
