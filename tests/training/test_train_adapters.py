@@ -21,7 +21,7 @@ from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.opened import prompt_weights
-from guie.models import open_beside, open_model
+from guie.models import open_model
 from guie.models.backbones.open_clip import create_clip
 from guie.rows.embedding import embed_files
 from guie.training.run_folder import read_metrics
@@ -164,25 +164,6 @@ def test_what_is_saved_of_a_frozen_tower(adapted: Callable, base: Path) -> None:
     for name, value in tower.items():
         assert not torch.equal(value, pretrained[name.replace("backbone.tower", "visual")])
     assert open_model(folder).embedder.backbone.adapters.tuned
-
-
-@pytest.mark.slow
-def test_several_runs_share_one_tower(adapted: Callable, run: Path) -> None:
-    seeds = ("seed=1", "seed=2")
-    runs = [train.main(adapted(s, SHORT, adapters=[STOCHASTIC], prompts=None)) for s in seeds]
-    first = open_model(runs[0])
-    second = open_beside(first, runs[1])
-    embed = torch.no_grad()(lambda model: model.embedder(images))
-    images = torch.randn(2, 3, 32, 32)
-    before = embed(first)
-    assert torch.equal(embed(second), embed(open_model(runs[1])))
-    ours, theirs = (m.embedder.backbone.tower.state_dict() for m in (first, second))
-    assert all(ours[name].data_ptr() == theirs[name].data_ptr() for name in ours)
-    changed = open_beside(first, run)  # with LoRA, which changes weights of its own
-    assert torch.equal(embed(changed), embed(open_model(run)))
-    assert torch.equal(embed(first), before)
-    with pytest.raises(UserError, match="does not share the frozen weights of .*; open it sep"):
-        open_beside(changed, runs[0])
 
 
 @pytest.mark.slow

@@ -111,10 +111,16 @@ def open_model(
     refuse_no_model(source, weights)
     folder = Path(source)
     if (composed := folder / COMPOSITION_FILE).is_file():
-        config = load_config(composed, CompositionConfig)
-        return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
-    member, frozen = _read_member(folder, weights)
-    state = read_tensors(folder / weights) | read_frozen(folder, frozen)
+        parts = load_config(composed, CompositionConfig)
+        return rebuild(parts, read_tensors(folder / weights), str(folder), share=True)
+    metadata = read_metadata(folder / weights)
+    if metadata is None:
+        raise UserError(
+            f"{folder / weights}: states no image size, so train.py did not write it; name another file"
+        )
+    config = load_config(folder / RUN_FILE, RunConfig)
+    member = MemberConfig(source=str(folder), model=metadata.set_in(config.model), run=config)
+    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
     return rebuild(member, state, str(folder))
 
 
@@ -143,38 +149,6 @@ def trained_precision(source: str | Path) -> str | None:
         return found.pop() if len(found) == 1 else "no"
     run = folder / RUN_FILE
     return load_config(run, RunConfig).precision if run.is_file() else None
-
-
-def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
-    """Open another run with the same frozen weights, kept once in memory, to switch by domain.
-
-    Raises UserError as `open_model`, and if the two do not share their frozen weights. A run with LoRA does
-    not: opening the first merged LoRA into its weights.
-    """
-    folder = Path(folder)
-    member, frozen = _read_member(folder, weights)
-    run = first.alone("open its members by themselves")[0].run
-    known = read_metadata(Path(first.source) / weights) if run else None
-    merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
-    if not frozen or not known or known.frozen != frozen or merged:
-        raise UserError(
-            f"{folder}: does not share the frozen weights of {first.source}; open it separately"
-        )
-    own, shared = read_tensors(folder / weights), first.embedder.state_dict()
-    tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
-    return rebuild(member, tower | own, str(folder), share=True)
-
-
-def _read_member(folder: Path, weights: str) -> tuple[MemberConfig, str | None]:
-    """Return a run's config at the image size of these weights, and its file of frozen weights."""
-    metadata = read_metadata(folder / weights)
-    if metadata is None:
-        raise UserError(
-            f"{folder / weights}: states no image size, so train.py did not write it; name another file"
-        )
-    run = load_config(folder / RUN_FILE, RunConfig)
-    model = metadata.set_in(run.model)
-    return MemberConfig(source=str(folder), model=model, run=run), metadata.frozen
 
 
 def rebuild(
