@@ -97,7 +97,7 @@ def test_its_twin_is_made_and_saved(
     keys = {key: value for key, value in config.items() if key not in ("name", "out")}
     model = open_model(composition(tmp_path / "twin", **keys))
     saved = tmp_path / "saved_model.pt"
-    package(model.embedder, model.preprocess, saved)
+    package(model.embedder, model.preprocess, saved, half=file.stem == "side_by_side")
     downgrade(saved)
     assert check_operators(saved) == [] and model.embedder.dim <= 64
     for row in parity(model.scored, saved, [(1, 2000), (32, 32), (50, 31)]):

@@ -96,28 +96,6 @@ def test_outputs_are_of_one_commit(runner: ModuleType) -> None:
     assert len({notebook.metadata["guie"]["commit"] for notebook in read}) == 1
 
 
-def test_the_fingerprint_is_of_code_configs_and_results(
-    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "ROOT", tmp_path)
-    config, result = tmp_path / "configs/demo/train.yaml", tmp_path / "configs/studies/losses.json"
-    for path in (config, result):
-        path.parent.mkdir(parents=True)
-
-    def fingerprint(*cells: NotebookNode, epochs: str = "epochs: 1", results: str = "[1]") -> str:
-        config.write_text(epochs)
-        result.write_text(results)
-        study = nbformat.v4.new_code_cell("as_committed('configs/studies/losses.yaml')")
-        return runner.fingerprint(nbformat.v4.new_notebook(cells=[study, *cells]))
-
-    before = fingerprint()
-    assert fingerprint(nbformat.v4.new_markdown_cell("words may change")) == before
-    assert fingerprint(epochs="# a comment\nepochs: 1") == before
-    others = [fingerprint(epochs="epochs: 2"), fingerprint(results="[2]")]
-    others.append(fingerprint(nbformat.v4.new_code_cell("1 + 1")))
-    assert len({before, *others}) == 4
-
-
 def test_only_a_commit_is_saved(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "git_state", lambda: {"commit": "0" * 40, "dirty": True})
     monkeypatch.setattr(runner, "execute", lambda *args: pytest.fail("nothing may run"))
