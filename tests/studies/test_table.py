@@ -14,7 +14,6 @@ from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus
 from guie.studies.table import (
     by_seed,
-    decimal,
     domain_scores,
     ordered,
     rendered,
@@ -114,11 +113,6 @@ def test_commits_devices_and_gpu_memory_are_named(tmp_path: Path) -> None:
     assert "more than one commit: abababa and changes (1 runs), c0c0c0c (1 runs)." in text
     assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
     assert "| memory, MB | GPU memory, MB |" in text and "| 70 | 33 |" in text
-
-
-def test_scores_have_three_decimals_and_no_negative_zero() -> None:
-    assert [*map(decimal, (0.7934, 1, -0.0121, -0.0001))] == ["0.793", "1.000", "-0.012", "0.000"]
-    assert [decimal(x, sign=True) for x in (0.0121, -0.0001)] == ["+0.012", "+0.000"]
 
 
 def test_the_figure_shows_each_seed_and_rows_without_a_run(study: Plan) -> None:
