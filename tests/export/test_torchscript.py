@@ -63,31 +63,24 @@ def test_other_architectures_are_portable_and_unchanged(name: str, tmp_path: Pat
         assert row["difference"] <= 1e-5, row
 
 
-def test_portable_attention_is_attention() -> None:
+def test_portable_functions_equal_those_of_torch() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 4, 5, 8)
-    masks = (None, torch.rand(5, 5) > 0.3, torch.randn(2, 4, 5, 5))
-    for mask in masks:
-        if mask is not None and mask.dtype == torch.bool:
-            mask.fill_diagonal_(True)  # no query without a key
-        for arguments in ({}, {"scale": 0.5}, {"is_causal": mask is None}):
-            expected = F.scaled_dot_product_attention(query, key, value, mask, **arguments)
-            with portable_operators():
-                found = F.scaled_dot_product_attention(query, key, value, mask, **arguments)
-            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-
-
-def test_portable_functions_equal_those_of_torch() -> None:
-    x = torch.linspace(-6, 6, 300).view(1, 3, 10, 10)
-    for call in (
-        lambda: F.gelu(x, approximate="tanh"),
-        lambda: F.gelu(x),
-        lambda: F.pad(x, [1, 2], value=-0.5),
-        lambda: F.pad(x, [1, 1, 2, 2], mode="reflect"),
-    ):
-        expected = call()
+    boolean = (torch.rand(5, 5) > 0.3).fill_diagonal_(True)  # no query without a key
+    calls: list[tuple[str, tuple[Tensor, ...], dict]] = [
+        ("scaled_dot_product_attention", (query, key, value, mask), arguments)
+        for mask in (None, boolean, torch.randn(2, 4, 5, 5))
+        for arguments in ({}, {"scale": 0.5}, {"is_causal": mask is None})
+    ]
+    x = (torch.linspace(-6, 6, 300).view(1, 3, 10, 10),)
+    calls += [("gelu", x, {"approximate": "tanh"}), ("gelu", x, {})]
+    calls += [("pad", x, {"pad": [1, 2], "value": -0.5})]
+    calls += [("pad", x, {"pad": [1, 1, 2, 2], "mode": "reflect"})]
+    for name, inputs, arguments in calls:
+        expected = getattr(F, name)(*inputs, **arguments)
         with portable_operators():
-            torch.testing.assert_close(call(), expected, atol=1e-6, rtol=1e-5)
+            found = getattr(F, name)(*inputs, **arguments)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_functions_are_restored_after_an_error() -> None:

@@ -119,53 +119,26 @@ def write_notebook(path: Path, *sources: str) -> Path:
     return path
 
 
-# In two writes, as a bar's states come.
-BAR = "import sys\nsys.stderr.write('1%\\r'); sys.stderr.write('100%\\n'); print('done')"
-
-
-def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
-    path = write_notebook(
-        tmp_path / "01_a.ipynb",
-        "import os\nfrom guie.base import errors\n"
-        "print(os.environ['GUIE_SIZE'], os.path.basename(os.getcwd()))",
-        BAR,
-        "1 + 1",
-    )
-    before = path.read_bytes()
-    executed = runner.execute(path, tmp_path / "copies" / "01_a.ipynb", "smoke")
-    copy = nbformat.read(tmp_path / "copies" / "01_a.ipynb", as_version=4)
-    size, bar, value = (cell.outputs for cell in copy.cells)
-    assert size[0].text == f"smoke {tmp_path.name}\n"
-    streams = {output.name: output.text for output in bar}
-    assert streams == {"stdout": "done\n", "stderr": "100%\n"}  # of a bar only its last state
-    assert path.read_bytes() == before
-
-    made_by = {"commit": "0" * 40, "sources": runner.fingerprint(executed)}
-    cells = runner.cleaned(executed, made_by).cells
-    assert executed.metadata["guie"] == made_by
-    assert [output.name for output in cells[1].outputs] == ["stdout"]
-    assert cells[2].outputs[0].data["text/plain"] == "2"
-    assert [cell.execution_count for cell in cells] == [1, 2, 3]
-    assert not any(cell.metadata for cell in cells)
-    nbformat.validate(executed)
-
-
 def test_a_failing_cell_stops_the_run(
     runner: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    write_notebook(tmp_path / "01_bad.ipynb", "raise KeyError('colour')")
-    write_notebook(tmp_path / "02_later.ipynb", "1")
+    place = "import os; print(os.environ['GUIE_SIZE'], os.path.basename(os.getcwd()))"
+    write_notebook(tmp_path / "01_good.ipynb", place)
+    write_notebook(tmp_path / "02_bad.ipynb", "raise KeyError('colour')")
+    write_notebook(tmp_path / "03_later.ipynb", "1")
     for name in ("NOTEBOOKS", "ROOT"):
         monkeypatch.setattr(runner, name, tmp_path)
     with pytest.raises(SystemExit) as stop:
         runner.main(["--smoke"])
     printed = capsys.readouterr().out
-    assert stop.value.code == 1 and "02_later" not in printed
-    assert "01_bad" in printed and "colour" in printed
-    assert (tmp_path / "runs" / "smoke" / "notebooks" / "01_bad.ipynb").exists()
+    assert stop.value.code == 1 and "03_later" not in printed
+    assert "02_bad" in printed and "colour" in printed
+    good, bad = sorted((tmp_path / "runs" / "smoke" / "notebooks").iterdir())
+    [cell] = nbformat.read(good, as_version=4).cells
+    assert cell.outputs[0].text == f"smoke {tmp_path.name}\n"
 
 
 @pytest.mark.parametrize(("words", "count"), [([], 6), (["--all"], 8)])

@@ -300,7 +300,7 @@ def test_ctrl_c_ends_the_study_in_order(folder: Path) -> None:
 def test_a_study_with_the_real_scripts(
     toy_manifest: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Two rows, one of them with a fold, and an ensemble, on toy images."""
+    """A row with a fold, and an ensemble, on toy images."""
     manifest = mix_with_val(toy_manifest, toy_manifest.with_name("mix.csv"))
     domain = sorted(load_manifest(manifest).table["domain"].unique())[0]
     monkeypatch.setenv("TOYS", str(manifest.parent))
@@ -311,10 +311,10 @@ def test_a_study_with_the_real_scripts(
         "train": {"epochs": 1, "batch_size": 32, "lr": {"head": 1e-2, "classes": 1e-2}},
     }
     pca = {"name": "pca", "dim": 8, "images": {"manifest": "${TOYS}/mix.csv"}}
-    both = {"members": ["plain", "frozen"], "join": "side_by_side", "reduce": pca}
-    rows = {"plain": {"unseen": True}, "frozen": {"train": {"cached_views": 1}}}
-    more = {"rows": rows | {"both": {"compose": both}}, "unseen": {"A": [domain]}}
-    path = written(tmp_path, run=run, seeds=1, protocols=["puma"], **more)
+    plain = {"unseen": True, "train.cached_views": 1}
+    rows = {"plain": plain, "small": {"compose": {"members": ["plain"], "reduce": pca}}}
+    more = {"rows": rows, "unseen": {"A": [domain]}, "protocols": ["puma"]}
+    path = written(tmp_path, run=run, seeds=1, **more)
     assert study.main([str(path), "--jobs", "2"]) == 0
     results = [r for r in read_results(tmp_path / "s.json").runs.values() if r["row"] == "plain"]
     whole, fold = sorted(results, key=lambda r: r["fold"] or "")
@@ -322,7 +322,7 @@ def test_a_study_with_the_real_scripts(
     assert domain in whole["test"]["domains"] and domain in fold["test"]["domains"]
     assert str(tmp_path) not in (tmp_path / "s.json").read_text()
     out = tmp_path / OUT
-    (report,) = out.glob("frozen_0_*/report_*.json")
+    (report,) = out.glob("small_0_*/report_*.json")
     mean = json.loads(report.read_text())["mean"]["r_at_1"]
     assert f"{mean:.3f}" in table(tmp_path) and "| puma: unified R@1 |" in table(tmp_path)
     assert list((out / ".cache/features").iterdir())  # shared by all runs

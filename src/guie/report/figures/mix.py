@@ -177,9 +177,7 @@ def _short(count: int, least: int = 1000) -> str:
     return str(count) if count < least else f"{count / 1000:.0f}k"
 
 
-def contact_sheet(
-    table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3, seed: int = 0
-) -> Figure:
+def contact_sheet(table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3) -> Figure:
     """Draw a row for each domain with `views` images of each of `classes` random classes."""
     colors = style.domain_colors(table["domain"])
     domains = table.groupby("domain")
@@ -188,18 +186,18 @@ def contact_sheet(
         style.heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
         sizes = rows["label"].value_counts()
         large = sorted(sizes.index[sizes >= views])
-        chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
+        chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=0)
         for c, label in enumerate(chosen):
-            paths = rows[rows["label"] == label].sample(views, random_state=seed)["image_path"]
+            paths = rows[rows["label"] == label].sample(views, random_state=0)["image_path"]
             for v, path in enumerate(paths):
                 style.place(axes, style.thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
     return figure
 
 
-def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int = 0) -> Figure:
+def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5) -> Figure:
     """Draw an image of each domain above its caption."""
     colors = style.domain_colors(table["domain"])
-    rows = table.groupby("domain").sample(1, random_state=seed).reset_index(drop=True)
+    rows = table.groupby("domain").sample(1, random_state=0).reset_index(drop=True)
     height = 1.5
     figure, axes = style.canvas(columns * 1.05, height * -(-len(rows) // columns))
     for i, row in rows.iterrows():
