@@ -17,25 +17,11 @@ from guie.models.opening import at_size
 from guie.training.run_folder import read_metrics
 from tiny_runs import tiny_run
 
-TINY_VIT = {
-    "library": "timm",
-    "name": "vit_tiny_patch16_224",
-    "kwargs": {"embed_dim": 48, "depth": 1, "num_heads": 3},
-}
-
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(kin: list[Path], wide: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two with the same preprocessing, one of another size and fit, with a head that takes its shape."""
-    folder = tmp_path_factory.mktemp("runs")
-    image = {"size_px": 48, "fit": "pad", "mean": [0.5, 0.4, 0.3]}
-    head = {"dim": 24, "norm": "bn", "image_shape": True}
-    other = {"backbone": TINY_VIT, "image": image, "head": head}
-    return [
-        tiny_run(folder / "a"),
-        tiny_run(folder / "b", start=1),
-        tiny_run(folder / "c", size_px=48, **other),
-    ]
+    return [kin[0], tiny_run(tmp_path_factory.mktemp("runs") / "b", start=1), wide]
 
 
 def main(runs: list[Path], out: Path, **keys) -> Path:
