@@ -59,15 +59,6 @@ def seen_in(model: LoadedModel, views: list[dict[str, Any]], image: Tensor) -> T
 
 
 @torch.no_grad()
-def test_a_flip_is_the_mean_with_the_mirrored_picture(run: Path, tmp_path: Path) -> None:
-    model, one = open_model(composition(tmp_path / "flip", [run], views="flip")), open_model(run)
-    for image in (picture(50, 31), picture(40, 40)):
-        expected = one.scored(image) + one.scored(image.flip(3))
-        expected = functional.normalize(expected, dim=1)
-        torch.testing.assert_close(model.scored(image), expected, atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
 def test_shapes_decide_about_passes(run: Path, tmp_path: Path) -> None:
     model, one = open_model(composition(tmp_path / "x", [run], views=BY_SHAPE)), open_model(run)
     for size, count in {(32, 32): 1, (1, 1): 1, (50, 31): 2, (1, 2000): 2}.items():

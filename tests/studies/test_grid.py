@@ -67,26 +67,6 @@ def test_a_fold_is_a_run_that_leaves_its_domains_out(tmp_path: Path) -> None:
         assert [seed for _, seed, fold in study.jobs if fold] == seeds
 
 
-def test_needed_runs_have_the_seed_that_is_named_and_this_fold(tmp_path: Path) -> None:
-    soup = {"members": ["plain", "plain, seed +1"], "join": "soup"}
-    rows: dict[str, Any] = {
-        "plain": {"seeds": 4, "unseen": True},
-        "both": {"seeds": [0, 2], "compose": soup, "unseen": True},
-        "taught": student("both", "plain, seed 3", "runs/elsewhere") | {"seeds": [2]},
-        "further": {"start_from": "both", "seeds": [2]},
-    }
-    jobs = plan(tmp_path, rows=rows, unseen={"A": ["cars"]}).jobs
-
-    def needs(*key: Any) -> list[Any]:
-        return [(job.row, job.seed, job.fold) for job in jobs[key].needs.values()]
-
-    assert needs("both", 0, None) == [("plain", 0, None), ("plain", 1, None)]
-    assert needs("both", 2, "A") == [("plain", 2, "A"), ("plain", 3, "A")]
-    assert needs("taught", 2, None) == [("both", 2, None), ("plain", 3, None)]
-    assert needs("further", 2, None) == [("both", 2, None)]
-    assert jobs["both", 2, "A"].ensemble.val.leave_out == ["cars"]
-
-
 SAME = [
     {"data": {"workers": 0}},
     {"checkpoint_every": "7 steps"},
