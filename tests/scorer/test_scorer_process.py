@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from contextlib import ExitStack
 
 import numpy as np
@@ -56,7 +57,9 @@ def test_a_process_that_hangs_is_ended(opened):
 
 
 def test_a_process_that_is_killed_is_a_verdict(opened):
-    process = opened(MeanColour())
+    process, began = opened(MeanColour()), time.perf_counter()
+    _, answers, seconds = process.embed(np.zeros((64, 4, 4, 3), np.uint8))
+    assert len(answers) == 64 and 0 < 64 * seconds < time.perf_counter() - began
     os.kill(process.process.pid, signal.SIGKILL)
     with pytest.raises(Violation, match="its process ended: SIGKILL") as caught:
         embed(process)
