@@ -10,7 +10,7 @@ import pytest
 import torch
 from scorer_toys import MEAN, MeanColour, for_1_11, toy
 
-from scorer.budget import describe, project
+from scorer.budget import describe, measured, project
 from scorer.errors import Violation
 from scorer.process import Limits, ModelProcess
 
@@ -78,6 +78,11 @@ def test_an_operation_is_counted_and_memory_measured(opened):
     assert seconds > 0 and process.peak_bytes > 2**24
     how = "16.0 GiB in addition to PyTorch itself (RLIMIT_AS)"
     assert process.memory == {"held": True, "how": how}
+
+
+def test_a_model_whose_operations_cannot_be_counted_has_no_budget(opened):
+    found = measured(opened(toy(f"assert images.size(2) != 480\nreturn {MEAN}")), None)
+    assert found["fits"] == "unknown" and "P100: not measured (" in describe(found)
 
 
 WRITTEN = torch.zeros(1)
