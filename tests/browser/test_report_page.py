@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from browsing import overflow
@@ -40,20 +39,18 @@ COLOR = "(element) => getComputedStyle(element).color"
 
 
 @pytest.fixture(scope="session")
-def pages(browser, tmp_path_factory) -> tuple[str, str, pd.DataFrame]:
-    """A page of two models, one without pictures, and their table; nothing is drawn without a browser."""
+def address(browser, tmp_path_factory) -> str:
+    """Of a page of two models; nothing is drawn without a browser."""
     root = tmp_path_factory.mktemp("pages")
     table = scored_table(root)
     models = {"runs/a/E.npz": embeddings(table, 1.0), "runs/b/E.npz": embeddings(table, 1.6, 1)}
     write_scored(root / "two.html", root, table, models=models)
-    write_scored(root / "bare.html", root, table, pictures=False)
-    return (root / "two.html").as_uri(), (root / "bare.html").as_uri(), table
+    return (root / "two.html").as_uri()
 
 
 @pytest.fixture
-def opened(page, pages):
-    """The page of two models."""
-    page.goto(pages[0])
+def opened(page, address):
+    page.goto(address)
     return page
 
 
@@ -139,22 +136,9 @@ def test_domains_are_taken_off_the_map(opened):
     assert visible.count() == opened.locator("circle.wrong").count() < every
 
 
-def test_a_picture_that_cannot_be_shown_is_named_on_the_map(opened, pages):
-    wanted = {pages[2]["image_path"][row] for row in (MISSING, BROKEN)}
-    labels = {}
-    for place in range(len(points(opened))):
-        opened.mouse.move(*centre(opened, place))
-        path = opened.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
-        labels[path] = opened.locator(".atlas .query").get_attribute("aria-label")
-        if wanted <= labels.keys():
-            break
-    assert wanted <= labels.keys()
-    assert all(("cannot be shown" in words) == (path in wanted) for path, words in labels.items())
-
-
-def test_a_phone_shows_it_without_scrolling_sideways(browse, pages):
+def test_a_phone_shows_it_without_scrolling_sideways(browse, address):
     page = browse(width=320, touch=True)
-    page.goto(pages[0])
+    page.goto(address)
     assert overflow(page) <= 0
     page.touchscreen.tap(*centre(page, lonely(page)))
     map_box = page.locator("svg.points").bounding_box()
@@ -165,18 +149,11 @@ def test_a_phone_shows_it_without_scrolling_sideways(browse, pages):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_read_in_the_light_and_in_the_dark(browse, pages, dark):
+def test_it_is_read_in_the_light_and_in_the_dark(browse, address, dark):
     page = browse(dark=dark)
-    page.goto(pages[0])
+    page.goto(address)
     paper = page.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor")
     assert (sum(map(int, paper[4:-1].split(","))) < 3 * 60) == dark
     for what in ("h1", ".quiet >> nth=0", "nav a >> nth=0", "#scores small >> nth=0", ".verdict"):
         ink = page.locator(what).first.evaluate(COLOR)
         assert page.evaluate(CONTRAST, [ink, paper]) >= 4.5, what
-
-
-def test_no_images_leaves_every_picture_out(page, pages):
-    page.goto(pages[1])
-    assert page.locator("img, canvas, image").count() == 0
-    page.mouse.move(*centre(page, lonely(page)))
-    assert page.locator(".atlas .found .label").inner_text()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import shutil
-import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -16,29 +13,15 @@ import export
 from composing import composition, record
 from guie.config.model import LayersConfig
 from guie.models import open_model, with_layers
-from guie.models.opening import at_size, composed
+from guie.models.opening import at_size
 from guie.training.run_folder import read_metrics
 from tiny_runs import tiny_run
 
-TINY_VIT = {
-    "library": "timm",
-    "name": "vit_tiny_patch16_224",
-    "kwargs": {"embed_dim": 48, "depth": 1, "num_heads": 3},
-}
-
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(kin: list[Path], wide: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two with the same preprocessing, one of another size and fit, with a head that takes its shape."""
-    folder = tmp_path_factory.mktemp("runs")
-    image = {"size_px": 48, "fit": "pad", "mean": [0.5, 0.4, 0.3]}
-    head = {"dim": 24, "norm": "bn", "image_shape": True}
-    other = {"backbone": TINY_VIT, "image": image, "head": head}
-    return [
-        tiny_run(folder / "a"),
-        tiny_run(folder / "b", start=1),
-        tiny_run(folder / "c", size_px=48, **other),
-    ]
+    return [kin[0], tiny_run(tmp_path_factory.mktemp("runs") / "b", start=1), wide]
 
 
 def main(runs: list[Path], out: Path, **keys) -> Path:
@@ -66,10 +49,6 @@ def test_members_are_concatenated_and_not_needed_any_more(runs: list[Path], tmp_
     for picture in pictures():
         expected = torch.cat([member.scored(picture) for member in members], dim=1)
         torch.testing.assert_close(both.scored(picture), unit(expected))
-    live = composed(members).embedder.state_dict()
-    found = both.embedder.state_dict()
-    assert found.keys() == live.keys()
-    assert all(torch.equal(found[name], live[name]) for name in live)
 
 
 @torch.no_grad()
@@ -88,9 +67,11 @@ def test_the_cosine_is_the_weighted_mean_of_the_members(runs: list[Path], tmp_pa
 @torch.no_grad()
 def test_a_members_layer_takes_the_place_of_its_embedding(runs: list[Path], tmp_path: Path) -> None:
     layers = {"of": ["transformer.resblocks.0"], "pool": "token"}
-    alone, first = {"model": str(runs[0]), "layers": layers}, {"name": "first", "dim": 8}
-    one = open_model(composition(tmp_path / "one", [alone]))
-    cut = open_model(composition(tmp_path / "cut", [alone], reduce=first))
+    alone = {"model": str(runs[0]), "layers": layers}
+    one, cut = (
+        open_model(composition(tmp_path / name, [alone], **keys))
+        for name, keys in (("one", {}), ("cut", {"reduce": {"name": "first", "dim": 8}}))
+    )
     both = open_model(main([alone, runs[1]], tmp_path / "two"))
     model, other = with_layers(open_model(runs[0]), LayersConfig(**layers)), open_model(runs[1])
     for picture in pictures():
@@ -113,7 +94,7 @@ def test_an_average_is_the_mean_of_embeddings_with_a_warning_of_other_spaces(
     for picture in pictures():
         parts = [open_model(run).scored(picture) for run in runs[:2]]
         torch.testing.assert_close(out.scored(picture), unit(parts[0] + parts[1]))
-    composition(tmp_path / "kin", kin, join="average")
+    main(kin, tmp_path / "kin", join="average")
     assert "warning" not in capsys.readouterr().err
 
 
@@ -138,22 +119,12 @@ def test_it_is_scored_reduced_and_exported(
 
     submission = tmp_path / "submission"
     export.main(["--run", str(small), "--out", str(submission)])
-    with zipfile.ZipFile(submission / "submission.zip") as archive:
-        saved = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
-    model = open_model(small)
-    for picture in pictures():
-        torch.testing.assert_close(saved(picture), model.scored(picture), atol=1e-5, rtol=0)
     card = (submission / "card.md").read_text()
     for words in (
         "| Models | 3, concatenated, reduced to 8 dimensions |",
-        "| Dimension | 8 |",
-        "pad to 48 px",
-        "squash to 32 px",
-        f"### Model 1: `{runs[0].name}`",
-        "### Model 3",
+        *("| Dimension | 8 |", "pad to 48 px", f"### Model 1: `{runs[0].name}`", "### Model 3"),
     ):
         assert words in card
-    assert "2 epochs" not in card
 
 
 @pytest.mark.slow
@@ -174,15 +145,14 @@ def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) ->
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
+def test_sizes_of_one_run_are_joined_and_saved_once(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("guie.export.parity.odd_sizes", lambda size_px: [(1, 99)])
     sizes = [{"model": str(runs[0]), "size_px": size_px} for size_px in (32, 64)]
-    twice = main(sizes, tmp_path / "twice")
-    one, both = open_model(runs[0]), open_model(main([runs[0]] * 2, tmp_path / "both"))
-    embs = [[model.scored(p).numpy() for p in pictures()] for model in (one, both)]
-    np.testing.assert_allclose(embs[0][0] @ embs[0][1].T, embs[1][0] @ embs[1][1].T, atol=1e-6)
+    twice, one, picture = main(sizes, tmp_path / "twice"), open_model(runs[0]), pictures()[0]
+    apart = unit(torch.cat([at_size(one, size).scored(picture) for size in (32, 64)], 1))
+    torch.testing.assert_close(open_model(twice).scored(picture), apart)
+    monkeypatch.setattr("guie.export.parity.odd_sizes", lambda size_px: [(1, 99)])
     bytes_of = []
     for out in (runs[0], twice):
         export.main(["--run", str(out), "--out", str(tmp_path / "exported" / out.name)])
@@ -190,6 +160,3 @@ def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
         bytes_of.append([file.stat().st_size for file in files])
     for single, double in zip(*bytes_of, strict=True):
         assert double < 1.2 * single  # position embeddings alone are written twice
-    picture = pictures()[0]
-    apart = unit(torch.cat([at_size(one, size).scored(picture) for size in (32, 64)], 1))
-    torch.testing.assert_close(open_model(twice).scored(picture), apart)

@@ -1,8 +1,7 @@
-"""Views of an image: which passes are made, what comes of them, and that the saved file agrees."""
+"""Views of an image: which passes are made, and what comes of them."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from composing import composition, filled, record
+from composing import composition, record
 from guie.base.errors import UserError
 from guie.data.dataset import image_shapes
 from guie.data.manifest import load_manifest
 from guie.ensembles.reduction import fit_domains
-from guie.export.operators import check_operators
-from guie.export.parity import parity
-from guie.export.torchscript import downgrade, package
 from guie.models import LoadedModel, open_model
 from guie.models.opening import composed
 
@@ -60,15 +56,6 @@ def seen_in(model: LoadedModel, views: list[dict[str, Any]], image: Tensor) -> T
     """The mean of the views, each by itself."""
     parts = [composed([model], views=[view]).scored(image) for view in views]
     return functional.normalize(torch.stack(parts).sum(dim=0), dim=1)
-
-
-@torch.no_grad()
-def test_a_flip_is_the_mean_with_the_mirrored_picture(run: Path, tmp_path: Path) -> None:
-    model, one = open_model(composition(tmp_path / "flip", [run], views="flip")), open_model(run)
-    for image in (picture(50, 31), picture(40, 40)):
-        expected = one.scored(image) + one.scored(image.flip(3))
-        expected = functional.normalize(expected, dim=1)
-        torch.testing.assert_close(model.scored(image), expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -169,65 +156,3 @@ def test_domains_are_found_by_a_linear_map() -> None:
         fit_domains(emb_FD, domain_F, {"x"})
     with pytest.raises(UserError, match="30 images of a and 1 domains; it needs two"):
         fit_domains(emb_FD[:30], domain_F[:30], {"a"})
-
-
-@torch.no_grad()
-def test_sizes_of_one_run_are_joined(run: Path, tmp_path: Path) -> None:
-    """Its position embeddings are interpolated, as a stage of training has it."""
-    members = [str(run), {"model": str(run), "size_px": 48}]
-    out = open_model(composition(tmp_path / "x", members, join="average"))
-    assert out.preprocess.sides_px == [32, 48]
-    (small, large), image = out.embedder.members, picture(50, 31)
-    assert small.backbone.size_px == 32 and large.backbone.size_px == 48
-    assert torch.equal(small.head.linear.weight, large.head.linear.weight)
-    alone = open_model(composition(tmp_path / "y", members[1:]))
-    expected = open_model(run).scored(image) + alone.scored(image)
-    torch.testing.assert_close(out.scored(image), functional.normalize(expected, dim=1))
-
-
-COMPOSITIONS: dict[str, dict[str, Any]] = {
-    "by shape and domain": {
-        "members": ["run", {"model": "wide", "weight": 2.0}],
-        "join": "side_by_side",
-        "views": [*BY_SHAPE, {"fit": "pad", "domains": "wanted", **OTHERS}],
-        "classifier": "sample",
-        "reduce": {"name": "random", "dim": 16},
-    },
-    "nested": {
-        "members": [{"members": ["run", "again"], "join": "average", "views": BY_SHAPE}, "wide"],
-        "join": "side_by_side",
-        "views": [{"resize": "bilinear"}, {"flip": True}],
-        "reduce": {"name": "first", "dim": 32},
-    },
-    "soup of five crops": {
-        "members": ["run", "again"],
-        "join": "soup",
-        "views": ["five_crops", {"resize": "bilinear", "antialias": False}],
-    },
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMPOSITIONS)
-def test_every_composition_is_saved_for_1_11(
-    name: str,
-    kin: list[Path],
-    wide: Path,
-    data: dict[str, str],
-    sample: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    """Whole: embedded and scored, from its folder, eager and saved alike, by operators of 1.11."""
-    values = {"run": str(kin[0]), "wide": str(wide), "again": str(kin[1])}
-    values |= {"sample": sample, "wanted": sample["domains"][:2]}
-
-    out = composition(tmp_path / "out", **filled(COMPOSITIONS[name], values), val=data)
-    model = open_model(out)
-    assert model.embedder.dim <= 64
-    assert json.loads((out / "summary.json").read_text())["best"]["val_r_at_1"] > 0
-    saved = tmp_path / "saved_model.pt"
-    package(model.embedder, model.preprocess, saved, half=name == "by shape and domain")
-    downgrade(saved)
-    assert check_operators(saved) == []
-    for row in parity(model.scored, saved, SIZES):
-        assert row["difference"] <= 1e-5, row

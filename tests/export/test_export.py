@@ -115,7 +115,6 @@ def test_card_and_facts_have_no_absolute_path_and_quote_the_folder(tmp_path: Pat
     data = facts["models"][0]["run"]["data"]
     assert (data["root"], data["manifest"]) == ("images", "input/mix.csv")
     assert "| Pretrained weights | `tower.safetensors`, SHA-256 `0123abcd` |" in card
-    assert "not validated" in card
     command = card.partition("```\npython src/score.py ")[2].partition("```")[0]
     words = shlex.split(command.replace("\\\n", ""))
     assert words[::2] == ["--submission", "--manifest", "--out"] and "PWN" in words[1]
@@ -126,12 +125,9 @@ def test_every_part_of_a_model_is_exported(tmp_path: Path) -> None:
     head = {"dim": 80, "reduced_dim": 8, "norm": "bn_plain", "bias": False}
     model = {"backbone": {**TINY_VIT, "stride_px": 8}, "head": head}
     run = tiny_run(tmp_path / "run", **model)
-    embedder = build_embedder(tiny_config(run, **model).model)
-    save_model(embedder, run / "model.safetensors")
+    save_model(build_embedder(tiny_config(run, **model).model), run / "model.safetensors")
     _, facts, card = exported(run)
-    assert facts["dimension"] == 8 and facts["torchscript"]["runtime"] == "1.11"
-    assert facts["models"][0]["model"]["backbone"]["stride_px"] == 8
-    assert "overlapping, one every 8 px" in card
+    assert facts["dimension"] == 8 and "overlapping, one every 8 px" in card
 
 
 def test_the_file_uses_the_shape_of_the_image_and_keeps_the_first_numbers(tmp_path: Path) -> None:
@@ -155,8 +151,7 @@ def test_the_last_weights_are_exported_on_request(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "run", head=SMALL)
     log_scores(run, 0.75, 0.5)
     model = open_model(run)
-    with torch.no_grad():
-        model.embedder.head.linear.weight.neg_()
+    model.embedder.head.linear.weight.data.neg_()
     save_model(model.embedder, run / "last.safetensors")
     saved, facts, _ = exported(run, "--weights", "last")
     assert facts["validation"]["val_r_at_1"] == 0.5
@@ -184,7 +179,6 @@ def test_matrices_in_fp16_take_half_the_file(tmp_path: Path, monkeypatch) -> Non
     ("model", "words", "message"),
     [
         ({"head": {"dim": 48}}, ["--dim", "48"], "cannot keep 48 numbers, for it has 48 numbers"),
-        ({"head": None}, ["--dim", "8"], "cannot keep 8 numbers, for it has no head; give fewer"),
         ({"head": {**SMALL, "reduced_dim": 4}}, ["--dim", "2"], "its head has a reduction"),
         ({"head": None}, [], r"128 dimensions.*64.*model\.head\.dim"),  # the backbone's
         (
@@ -194,7 +188,7 @@ def test_matrices_in_fp16_take_half_the_file(tmp_path: Path, monkeypatch) -> Non
         ),
         ({"head": SMALL}, ["--half"], r"head\.linear\.weight: .* 100000 exceeds .*--half"),
     ],
-    ids=["48", "no head", "reduction", "large", "rms_norm", "half"],
+    ids=["48", "reduction", "large", "rms_norm", "half"],
 )
 def test_a_model_that_cannot_be_exported_is_refused(
     tmp_path: Path, model: dict, words: list[str], message: str
@@ -218,17 +212,19 @@ def test_the_zip_does_not_depend_on_the_time(tmp_path: Path) -> None:
         assert archive.infolist()[0].date_time == (1980, 1, 1, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("card.md", []), ("submission.zip", []), ("model.pt2", ["--format", "pt2"])],
-)
-def test_a_file_that_no_export_wrote_is_kept(name: str, words: list[str], tmp_path: Path) -> None:
+def test_a_file_that_no_export_wrote_is_kept(tmp_path: Path) -> None:
     run, out = tiny_run(tmp_path / "run", head=SMALL), tmp_path / "out"
     out.mkdir()
-    (out / name).write_text("mine")
-    with pytest.raises(UserError, match=f"{name}: export.py did not write it; choose another"):
-        exported(run, *words)
-    assert [path.read_text() for path in out.iterdir()] == ["mine"]
+    for name, words in (
+        ("card.md", []),
+        ("submission.zip", []),
+        ("model.pt2", ["--format", "pt2"]),
+    ):
+        (out / name).write_text("mine")
+        with pytest.raises(UserError, match=f"{name}: export.py did not write it; choose another"):
+            exported(run, *words)
+        assert [path.read_text() for path in out.iterdir()] == ["mine"]
+        (out / name).unlink()
 
 
 @pytest.mark.parametrize(
@@ -238,7 +234,6 @@ def test_a_file_that_no_export_wrote_is_kept(name: str, words: list[str], tmp_pa
         ("--run r --out o --user me", "--run: leave out --user"),
         ("--kaggle k --half", "--kaggle: leave out --half"),
         ("--run r --out o --format pt2 --half", "--half needs --format torchscript, not pt2"),
-        ("--run r --out o --format hub --torch current", "--torch needs --format torchscript"),
         ("--run r --out o --dim 0", "--dim 0: must be 1 or more"),
         ("--run r --out o --push me/it", "--push uploads a hub folder: add --format hub"),
         ("--run r --out o --format hub --dry-run", "--dry-run and --public need --push"),

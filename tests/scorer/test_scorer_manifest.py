@@ -27,9 +27,9 @@ def refusal(path, split="test"):
 
 def test_parquet_reads_like_csv(manifest, tmp_path):
     pd.read_csv(manifest).to_parquet(tmp_path / "manifest.parquet")
-    columns = ["image_path", "label", "domain", "role"]
     from_csv, from_parquet = read(manifest), read(tmp_path / "manifest.parquet")
-    pd.testing.assert_frame_equal(from_csv.table[columns], from_parquet.table[columns])
+    tables = (one.table.drop(columns="row") for one in (from_csv, from_parquet))
+    pd.testing.assert_frame_equal(*tables)
     assert from_csv.table["row"][0] == "line 2" and from_parquet.table["row"][0] == "row 0"
     assert len(from_csv.part("query")) == 10 and len(from_csv.part("index")) == 14
     assert len(from_csv.images) == 16
@@ -39,13 +39,10 @@ def test_parquet_reads_like_csv(manifest, tmp_path):
     ("row", "fault"),
     [
         ("x.png,toys/red,toys,test,probe", "role 'probe' is not one of query, index, both"),
-        ("x.png, ,toys,test,index", "image_path, domain or a label is empty"),
         ("x.png,toys/red|,toys,test,index", "image_path, domain or a label is empty"),
         ("../x.png,toys/red,toys,test,index", "image_path '../x.png' must be below the root, and"),
-        ("/x.png,toys/red,toys,test,index", "image_path '/x.png' must be below the root, and"),
         ("./x.png,toys/red,toys,test,index", "image_path './x.png' must be below the root, and"),
         ("gone.png,toys/red,toys,test,index", "no image: 'gone.png' under "),
-        ("n" * 300 + ".png,toys/red,toys,test,index", "no image: 'nnn"),
         (
             "images/toys/red_0.jpg,toys/red,toys,test,index",
             "image 'images/toys/red_0.jpg' has this role in an earlier row already",
@@ -69,7 +66,6 @@ def test_a_bad_row_is_named_with_its_line(manifest, row, fault):
         (b"", "cannot be read as a table"),
         (HEADER.encode(), "split 'test' has no row; splits there: none"),
         (b"image_path;label\na;b\n", "no column image_path, label, domain, split, role"),
-        (HEADER.encode("utf-16"), "cannot be read as a table"),
         (HEADER.encode() + b"a,b,c,test,both\na,b,c,test,both,x\n", "fields in line 3, saw 6"),
         (HEADER.encode() + b"a,b,c,test,both,x\n", "cannot be read as a table"),
     ],

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scorer.report import summarise
-from scorer.retrieval import count_positives, is_public, judge, nearest, own_rows
+from scorer.retrieval import is_public, judge, nearest, own_rows
 
 
 def frame(labels, paths, domain="d"):
@@ -59,22 +59,6 @@ def test_search_and_metric_equal_their_slow_twins(seed, origin, monkeypatch):
         slow = slow_mmp_at_5(label, path, ranked, index["label"], index["image_path"])
         assert judged["mmp_at_5"][i] == pytest.approx(slow, nan_ok=True)
     assert np.isnan(judged["mmp_at_5"][7]) and np.isnan(judged["r_at_1"][7])
-
-
-@pytest.mark.parametrize(
-    ("labels", "mmp_at_5", "r_at_1"),
-    [("bac", 0, 0), ("aba", 0.5, 1)],  # only as many neighbours count as there are positives
-)
-def test_only_the_first_n_neighbours_count(labels, mmp_at_5, r_at_1):
-    index = frame(list(labels), ["1", "2", "3"])
-    judged, *_ = score([[0, 0]], frame(["a"], ["q"]), [[1, 0], [2, 0], [3, 0]], index)
-    assert (judged["mmp_at_5"][0], judged["r_at_1"][0]) == (mmp_at_5, r_at_1)
-
-
-def test_positives_are_the_union_of_the_labels_without_the_query():
-    index = frame(["a", "b", "a|b", "c", "a|b"], ["1", "2", "3", "4", "q"])
-    queries = frame(["a|b", "c", "d"], ["q", "q2", "q3"])
-    assert list(count_positives(queries, index)) == [3, 1, 0]
 
 
 def test_an_index_smaller_than_five():

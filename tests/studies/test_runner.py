@@ -99,8 +99,7 @@ def test_jobs_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus() == []
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_halted_scripts_end_and_none_starts(at_once: bool, tmp_path: Path) -> None:
+def test_halted_scripts_end_and_none_starts(tmp_path: Path) -> None:
     started = tmp_path / "pid"
     path, children = script(tmp_path, STAYS.format(started)), Children(1)
     outcome: list[BaseException] = []
@@ -114,7 +113,7 @@ def test_halted_scripts_end_and_none_starts(at_once: bool, tmp_path: Path) -> No
     thread = threading.Thread(target=run)
     thread.start()
     assert until(started.exists)
-    children.halt(at_once)
+    children.halt(at_once=True)
     thread.join(60)
     assert isinstance(outcome[0], Halted)
     with pytest.raises(Halted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from guie.studies.grid import Plan
 from guie.studies.results import StudyStatus
 from guie.studies.table import (
     by_seed,
-    decimal,
     domain_scores,
     ordered,
     rendered,
@@ -47,20 +45,6 @@ def study(tmp_path: Path) -> Plan:
     return plan(tmp_path, rows=ROWS, seeds=3)
 
 
-def test_means_deviations_and_differences_of_pairs(study: Plan) -> None:
-    table = summary(scores(study, status(study, TESTS)), "plain")
-    plain, softmax, third = (table.loc[name] for name in ("plain", "softmax", "third"))
-    assert plain["test r_at_1"] == pytest.approx(0.71)
-    assert plain["deviation of test r_at_1"] == pytest.approx(0.01)
-    assert plain["val mmp_at_5"] == pytest.approx(0.76)
-    assert (plain["gain"], plain["deviation of gain"], plain["seeds"]) == (0, 0, 3)
-    # of seeds 0 and 2: .03 and .01, whatever seed 1 of the baseline is
-    assert softmax["gain"] == pytest.approx(0.02)
-    assert softmax["deviation of gain"] == pytest.approx(math.sqrt(2) / 100)
-    assert (softmax["pairs"], softmax["seeds"]) == (2, 2)
-    assert third[["test r_at_1", "gain"]].isna().all() and third["seeds"] == 0
-
-
 def test_unseen_scores_are_of_the_run_that_did_not_see_the_domain(tmp_path: Path) -> None:
     folds = {"A": ["emoji", "leaves"], "B": ["cars"]}
     study = plan(tmp_path, rows={"plain": {"unseen": True}}, seeds=1, unseen=folds)
@@ -69,18 +53,13 @@ def test_unseen_scores_are_of_the_run_that_did_not_see_the_domain(tmp_path: Path
         ("plain", 0, "A"): {"emoji": 0.3, "leaves": 0.6, "cars": 0.9},
         ("plain", 0, "B"): {"emoji": 0.9, "leaves": 0.9, "cars": 0.12},
     }
-    (line,) = scores(study, status(study, tests)).to_dict("records")
-    assert line["unseen r_at_1"] == pytest.approx((0.3 + 0.6 + 0.12) / 3)
-    assert line["unseen mmp_at_5"] == pytest.approx((0.3 + 0.6 + 0.12) / 6)
-
+    assert "| 0.500 / 0.250 | 0.340 / 0.170 |" in rendered(study, status(study, tests))
     text = rendered(study, status(study, {k: v for k, v in tests.items() if k[-1] != "B"}))
     assert "| 0.600 / 0.550 | 0.500 / 0.250 | missing |" in text
     assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
-
     del tests["plain", 0, "A"]["leaves"]
-    with pytest.raises(
-        UserError, match="unseen: leaves is not a domain of the test; allowed: cars"
-    ):
+    message = "unseen: leaves is not a domain of the test; allowed: cars"
+    with pytest.raises(UserError, match=message):
         scores(study, status(study, tests))
 
     # Fewer seeds may leave domains out
@@ -136,11 +115,6 @@ def test_commits_devices_and_gpu_memory_are_named(tmp_path: Path) -> None:
     assert "| memory, MB | GPU memory, MB |" in text and "| 70 | 33 |" in text
 
 
-def test_scores_have_three_decimals_and_no_negative_zero() -> None:
-    assert [*map(decimal, (0.7934, 1, -0.0121, -0.0001))] == ["0.793", "1.000", "-0.012", "0.000"]
-    assert [decimal(x, sign=True) for x in (0.0121, -0.0001)] == ["+0.012", "+0.000"]
-
-
 def test_the_figure_shows_each_seed_and_rows_without_a_run(study: Plan) -> None:
     lines = scores(study, status(study, TESTS))
     order = ordered(summary(lines, None)).index
@@ -161,12 +135,10 @@ def test_a_table_replaces_only_the_text_between_its_markers(tmp_path: Path) -> N
     for _ in range(2):
         write_between(path, "s", "| new |\n")
         assert path.read_text() == f"a\n<!-- study: s -->\n| new |\n{other}"
-    unclosed = "<!-- study: s -->\n<!-- study: t -->\n<!-- /study -->\n"
-    for text in ("a\n", "<!-- study: s -->\n", unclosed):
+    for text in ("a\n", "<!-- study: s -->\n<!-- study: t -->\n<!-- /study -->\n"):
         path.write_text(text)
         with pytest.raises(UserError, match="add the lines <!-- study: s --> and <!-- /study -->"):
             write_between(path, "s", "new")
-        assert path.read_text() == text
     with pytest.raises(UserError, match="none.md: cannot be read"):
         write_between(tmp_path / "none.md", "s", "new")
 

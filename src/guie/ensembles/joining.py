@@ -60,8 +60,6 @@ from guie.training.run_folder import (
     write_record,
 )
 
-MOST_VIEWS_BYTES = 64 << 20  # of all views of one image: a hundred views of 224 px
-
 
 @dataclass(frozen=True)
 class EnsembleResult:
@@ -156,14 +154,6 @@ def _combine(
     model = composed(models, fitted, **how)
     if how.get("join") == "average":
         fits.warn(spaces_apart(models))
-    sides = cast(Inputs, model.preprocess).sides_px
-    needed = sum(3 * 4 * side**2 for side in sides)
-    if needed > MOST_VIEWS_BYTES:
-        raise UserError(
-            f"views: {len(sides)} views of an image, each of at most {max(sides)} px, need"
-            f" {needed >> 20} MB for each image; the limit is {MOST_VIEWS_BYTES >> 20} MB; use fewer views"
-            " or smaller sizes"
-        )
     return model
 
 

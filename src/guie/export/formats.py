@@ -186,12 +186,10 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     exported.save(path)
 
 
-def open_onnx(path: Path, threads: int = 0) -> Answer:
-    """Load the file in onnxruntime on the CPU (threads 0: one a core), as `open_program`."""
+def open_onnx(path: Path) -> Answer:
+    """Load the file in onnxruntime on the CPU, as `open_program`."""
     runtime = optional_module("onnxruntime", "--format onnx", "export")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
 
 

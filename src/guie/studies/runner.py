@@ -47,7 +47,6 @@ class Failed(Exception):
         error = error.replace(f"{os.getcwd()}/", "")
         error = error.replace(os.environ.get("GUIE_REAL") or "\0", "${GUIE_REAL}")
         self.record = {"step": step, "error": error.replace(str(Path.home()), "~")[:SHOWN_CHARS]}
-        super().__init__(f"{step}: {self.record['error']}")
 
 
 class Halted(Exception):
@@ -196,10 +195,8 @@ class Runner:
             found = self._run(job)
         except Failed as failed:
             found = failed.record
-        except UserError as error:
+        except (UserError, OSError) as error:
             found = Failed("study.py", str(error).splitlines()[0]).record
-        except OSError as error:
-            found = Failed("study.py", f"{error.filename}: {error.strerror}").record
         except (ValueError, KeyError, StopIteration):
             remedy = "its files are not those of a run; delete the folder"
             found = Failed("study.py", f"{self.folder(job)}: {remedy}").record

@@ -151,18 +151,13 @@ def test_ours_are_the_domains_that_we_have():
     printed, ours = some["table 8"]
     assert some["table 4"][1]["m"][-1] is None and ours == {}
     whole = compared("uned", merged=sorted(printed.covered))
-    assert whole["table 4"][1]["m"][-1] == 50.0
-    assert whole["table 8"][1] == {"m": [50.0, None]}
+    assert whole["table 4"][1]["m"][-1] == 50.0 and whole["table 8"][1] == {"m": [50.0, None]}
+    # A domain more matters only where the index is shared
     assert not compared("uned", merged=["food2k", "emoji"])
-    assert compared("puma", separate=["cub"])["table 2"][1]["m"] == [25.0, *11 * [None]]
-
-
-def test_a_domain_more_matters_only_where_the_index_is_shared():
     eight = ["cub", "cars196", "sop", "inshop", "nabirds", "dogs", "flowers", "aircraft"]
-    more = compared("puma", unified=eight, separate=eight)["table 10"][1]["m"]
-    assert more == [25.0, 25.0, 25.0, 25.0, *4 * [None]]
-    four = compared("puma", unified=eight[:4], separate=eight[:4])["table 10"][1]["m"]
-    assert four[-4:] == [50.0, 50.0, None, None]
+    for domains, first, last in ((eight, 25.0, None), (eight[:4], 25.0, 50.0)):
+        numbers = compared("puma", unified=domains, separate=domains)["table 10"][1]["m"]
+        assert (numbers[0], numbers[4], numbers[-1]) == (first, last, None)
 
 
 def test_the_page_shows_the_tables_of_its_protocol_and_opens_the_first(tmp_path):

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -96,89 +96,76 @@ def stages(left: pd.DataFrame) -> Figure:
     return figure
 
 
-class Bin(NamedTuple):
-    """The classes in a range of sizes."""
-
-    name: str  # "5–8" images
-    largest: int  # 8
-    before: int
-    after: int
-
-
-class Histogram(NamedTuple):
-    """The class sizes of one domain; `note` has class count and median size, before and after."""
-
-    domain: str
-    bins: list[Bin]
-    note: str
+# Domain, its class sizes, and a note: number of classes and median size, before and after
+Histogram = tuple[str, pd.DataFrame, str]
 
 
 def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
-    """Compute a histogram for each domain, all with the bins 1, 2, 3, ..., or 1, 2, 3–4, 5–8, ...
+    """Count the classes of each domain by size, all in the bins 1, 2, 3, ..., or 1, 2, 3–4, 5–8, ...
 
-    Both series are from `guie.report.pages.class_sizes`: images of each class, by domain and label.
+    Both series are from `guie.report.pages.class_sizes`: images of each class, by domain and label. A row of
+    a table is a bin; its columns are name, largest (size in the bin), before and after.
     """
-    largest = max([1, *(sizes.max() for sizes in (before, after) if len(sizes))])
+    largest = max([1, *before, *after])
     ends = np.arange(1, largest + 1) if largest <= SINGLE else 2 ** np.arange(63)
     ends = ends[: np.searchsorted(ends, largest) + 1]
     names = [
         f"{end:,}" if start == end else f"{start:,}–{end:,}"
         for start, end in zip([1, *(ends[:-1] + 1)], ends, strict=True)
     ]
-    parts = [dict(list(sizes.groupby(level="domain"))) for sizes in (before, after)]
     found = []
-    for domain in sorted({*parts[0], *parts[1]}):
-        sizes = [part.get(domain, pd.Series(dtype=int)).to_numpy() for part in parts]
-        bins = [np.bincount(np.searchsorted(ends, n), minlength=len(ends)).tolist() for n in sizes]
-        counts = dict.fromkeys(f"{len(n):,}" for n in sizes)
-        medians = dict.fromkeys(f"{np.median(n) if len(n) else 0:g}" for n in sizes)
-        text = f"{' → '.join(counts)} classes, median {' → '.join(medians)}"
-        columns = zip(names, ends.tolist(), *bins, strict=True)
-        found.append(Histogram(domain, [Bin(*values) for values in columns], text))
+    for domain, sizes in pd.DataFrame({"before": before, "after": after}).groupby("domain"):
+        bins = pd.DataFrame({"name": names, "largest": ends})
+        for side in sizes:
+            places = np.searchsorted(ends, sizes[side].dropna())
+            bins[side] = np.bincount(places, minlength=len(ends))
+        counts = dict.fromkeys(f"{count:,}" for count in sizes.count())
+        medians = dict.fromkeys(f"{median:g}" for median in sizes.median().fillna(0))
+        note = f"{' → '.join(counts)} classes, median {' → '.join(medians)}"
+        found.append((str(domain), bins, note))
     return found
 
 
-def size_histogram(histogram: Histogram, color: str) -> Figure:
+def size_histogram(bins: pd.DataFrame, color: str) -> Figure:
     """Draw one domain's class sizes, grey before the rules, `color` after; without a title."""
     figure = Figure(figsize=PANEL)  # without the layout engine, for pages of 200 domains
-    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), histogram, (style.BEFORE, color))
+    _draw_sizes(figure.add_axes((0.14, 0.17, 0.85, 0.75)), bins, (style.BEFORE, color))
     return figure
 
 
 def size_histograms(sizes: pd.Series) -> Figure:
     """Draw the sizes of classes, by domain and label, one panel per domain; compare heights within one."""
     found = histograms(sizes, sizes)
-    colors = style.domain_colors(histogram.domain for histogram in found)
+    colors = style.domain_colors(domain for domain, _, _ in found)
     rows = -(-len(found) // COLUMNS)
     figure = Figure(figsize=(style.WIDTH, 0.3 + 1.6 * rows))
     figure.set_layout_engine("constrained", w_pad=0.11, h_pad=0.09)
     grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     for axes in grid[len(found) :]:
         axes.set_visible(False)
-    for axes, histogram in zip(grid, found, strict=False):
-        _draw_sizes(axes, histogram, (colors[histogram.domain],))
-        title = style.legible(histogram.domain, 26)
+    for axes, (domain, bins, note) in zip(grid, found, strict=False):
+        _draw_sizes(axes, bins, (colors[domain],))
+        title = style.legible(domain, 26)
         axes.set_title(title, loc="left", fontsize=10, color=style.INK, pad=14)
-        axes.text(0, 1.06, histogram.note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
+        axes.text(0, 1.06, note, transform=axes.transAxes, fontsize=8, color=style.MUTED)
     foot = "classes (height) by number of images, up to the number below a bar"
     figure.supxlabel(foot, x=0.02, ha="left", fontsize=8, color=style.MUTED)
     return figure
 
 
-def _draw_sizes(axes: Axes, histogram: Histogram, colors: Sequence[str]) -> None:
+def _draw_sizes(axes: Axes, bins: pd.DataFrame, colors: Sequence[str]) -> None:
     """Draw the classes before and after, or with one colour only those after."""
-    bins = histogram.bins
     sides = {"before": 0.92, "after": 0.56} if len(colors) == 2 else {"after": 0.92}
     for (side, width), color in zip(sides.items(), colors, strict=True):
-        bars = axes.bar(range(len(bins)), [getattr(one, side) for one in bins], width, color=color)
-        for bar, one in zip(bars, bins, strict=True):
+        bars = axes.bar(range(len(bins)), bins[side], width, color=color)
+        for bar, one in zip(bars, bins.itertuples(), strict=True):
             counts = f"{one.before:,} classes before, {one.after:,} after"
             style.tooltip(bar, f"{one.name} images: {counts}")
-    highest = max(max(one.before, one.after) for one in bins)
+    highest = bins[["before", "after"]].to_numpy().max()
     axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, highest))
     axes.set_yticks([0, highest], ["0", _short(highest, 10_000)])
     places = range(0, len(bins), -(-len(bins) // TICKS))
-    axes.set_xticks(places, [_short(bins[place].largest) for place in places])
+    axes.set_xticks(places, [_short(bins["largest"][place]) for place in places])
     axes.tick_params(length=0, labelsize=8, labelcolor=style.MUTED)
     axes.spines[["left", "right"]].set_visible(False)
     axes.spines["top"].set_color(style.FAINT)
@@ -190,9 +177,7 @@ def _short(count: int, least: int = 1000) -> str:
     return str(count) if count < least else f"{count / 1000:.0f}k"
 
 
-def contact_sheet(
-    table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3, seed: int = 0
-) -> Figure:
+def contact_sheet(table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3) -> Figure:
     """Draw a row for each domain with `views` images of each of `classes` random classes."""
     colors = style.domain_colors(table["domain"])
     domains = table.groupby("domain")
@@ -201,18 +186,18 @@ def contact_sheet(
         style.heading(axes, MARGIN / 2, y + 0.47, domain, colors[domain])
         sizes = rows["label"].value_counts()
         large = sorted(sizes.index[sizes >= views])
-        chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
+        chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=0)
         for c, label in enumerate(chosen):
-            paths = rows[rows["label"] == label].sample(views, random_state=seed)["image_path"]
+            paths = rows[rows["label"] == label].sample(views, random_state=0)["image_path"]
             for v, path in enumerate(paths):
                 style.place(axes, style.thumbnail(root / path), MARGIN + c * (views + GAP) + v, y)
     return figure
 
 
-def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int = 0) -> Figure:
+def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5) -> Figure:
     """Draw an image of each domain above its caption."""
     colors = style.domain_colors(table["domain"])
-    rows = table.groupby("domain").sample(1, random_state=seed).reset_index(drop=True)
+    rows = table.groupby("domain").sample(1, random_state=0).reset_index(drop=True)
     height = 1.5
     figure, axes = style.canvas(columns * 1.05, height * -(-len(rows) // columns))
     for i, row in rows.iterrows():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -40,14 +40,13 @@ def largest_domains(near: Nearest, table: pd.DataFrame, most: int = MOST_PANELS)
 
 def recall_panels(
     nears: Mapping[str, Nearest], domains: Sequence[str], table: pd.DataFrame
-) -> list[Panel]:
+) -> Iterator[Panel]:
     """Draw R@k over k for the mean over domains, then for each domain; one line per model."""
     recalls = {}  # by model; rows are k, columns are domains
     for name, near in nears.items():
         domain_Q = table["domain"].to_numpy()[near.query_Q]
         found = {k: pd.Series(near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
         recalls[name] = pd.DataFrame(found).T
-    panels = []
     for place, domain in enumerate([MEAN, *domains]):
         values = pd.DataFrame(
             {n: found[domain] if place else found.mean(axis=1) for n, found in recalls.items()}
@@ -62,19 +61,20 @@ def recall_panels(
         axes.set_xticks([], minor=True)
         axes.set(xlim=(1, DEPTH), ylim=(max(0.0, values.to_numpy().min() - 0.05), 1.005))
         note = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
-        chart = inline_svg(figure, f"recall-{place}", f"Recall over k, {domain}: {note}")
-        panels.append((domain, note, chart))
-    return panels
+        yield (
+            domain,
+            note,
+            inline_svg(figure, f"recall-{place}", f"Recall over k, {domain}: {note}"),
+        )
 
 
-def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> list[Panel]:
+def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> Iterator[Panel]:
     """Draw histograms of the distances to right and wrong answers, one panel per domain."""
     right, wrong = found.positive_S, found.negative_S
     distances = np.stack([right, found.any_positive_S, wrong, found.any_negative_S])
     domain_S = table["domain"].to_numpy()[found.query_S]
     most = float(np.nanmax(distances))
     edges = np.linspace(0, most, BINS + 1)
-    panels = []
     for place, domain in enumerate(domains):
         own_S = domain_S == domain
         figure, axes = _axes("distance", "queries")
@@ -91,16 +91,13 @@ def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> list
             apart = float(np.median(apart_S))
             side = "farther" if apart >= 0 else "nearer"
             note = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
-        chart = inline_svg(figure, f"gaps-{place}", f"Distances, {domain}")
-        panels.append((domain, note, chart))
-    return panels
+        yield domain, note, inline_svg(figure, f"gaps-{place}", f"Distances, {domain}")
 
 
 def difficulty_panels(
     classes: pd.DataFrame, domains: Sequence[str], colors: Mapping[str, str]
-) -> list[Panel]:
+) -> Iterator[Panel]:
     """Draw histograms of the classes' R@1, one panel per domain; `classes` is from `by_class`."""
-    panels = []
     for place, domain in enumerate(domains):
         value_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
         figure, axes = _axes("R@1 of the class", "classes")
@@ -112,9 +109,7 @@ def difficulty_panels(
         axes.set(xlim=(0, 1))
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         note = f"{len(value_C):,} classes, {(value_C == 0).sum():,} of them never right"
-        chart = inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
-        panels.append((domain, note, chart))
-    return panels
+        yield domain, note, inline_svg(figure, f"difficulty-{place}", f"Classes by R@1, {domain}")
 
 
 def occurrence_chart(nears: Mapping[str, Nearest]) -> Markup:
