@@ -1,7 +1,5 @@
 """Class weights in a run's folder, as train.py leaves them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

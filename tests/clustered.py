@@ -1,7 +1,5 @@
 """Embeddings that other libraries score too, and our scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Compositions of tiny runs, made by compose.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

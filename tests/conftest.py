@@ -1,7 +1,5 @@
 """Fixtures shared by the tests: one thread a process, and small data sets drawn once."""
 
-from __future__ import annotations
-
 import os
 
 # Before torch can see a GPU: a process that has looked at one cannot be forked, and these are tests of

@@ -1,7 +1,5 @@
 """Small backbones to export, and a check that the challenge's runtime answers like the model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from guie.data.preprocess import Preprocess

@@ -1,7 +1,5 @@
 """A frozen stage as train.py sets it up, and the same through the backbone."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace

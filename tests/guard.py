@@ -10,8 +10,6 @@ compared. No hash is kept: it would hold for one kind of processor and one versi
 made of a run that differs differs too: mend the first. A run for which a tree has no script is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

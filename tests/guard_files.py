@@ -1,7 +1,5 @@
 """The content of a run's files, and where two of them differ first; tests/guard.py compares them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

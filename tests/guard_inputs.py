@@ -1,7 +1,5 @@
 """Inputs of tests/guard.py other than the drawn images: copies, an archive, data sets in small."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -5,8 +5,6 @@ python tests/install.py [--keep FOLDER]
 Proves that `pip install .` brings all that the package needs. Takes minutes: PyTorch is installed again.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

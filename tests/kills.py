@@ -10,8 +10,6 @@ is killed in place of the run, which then ends by itself. In every chain all ima
 come back after two seconds: the run goes on. Draws its own images.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import multiprocessing

@@ -9,8 +9,6 @@ a line for each fault, then the share that was noticed by room. The same seed pl
 long as the source is the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -6,8 +6,6 @@ Weights are random and images drawn: nothing is downloaded. The most important b
 none is started without time for it. The summary at the end names each failure.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

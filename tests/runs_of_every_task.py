@@ -1,7 +1,5 @@
 """Configs of runs of a few steps that use each task and each way to train; what they are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

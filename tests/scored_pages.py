@@ -1,7 +1,5 @@
 """A small benchmark with pictures, names that are no names, and pages written of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

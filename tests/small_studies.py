@@ -1,7 +1,5 @@
 """Studies of runs that nobody trains: small files, and scripts that stand in for the four."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Embeddings of a student and a teacher, and relations between them."""
 
-from __future__ import annotations
-
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn

@@ -3,8 +3,6 @@
 Every Markdown file is read, and the examples in the scripts' docstrings.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

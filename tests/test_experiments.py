@@ -1,7 +1,5 @@
 """EXPERIMENTS.md and the documents of the studies: lengths, and scores that equal the records."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `make gpu` prints: without a GPU, after failures, from the tables of benchmarks."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

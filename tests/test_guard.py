@@ -1,7 +1,5 @@
 """The guard finds each difference, and names what it left out."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

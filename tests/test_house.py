@@ -1,7 +1,5 @@
 """The shape of the house: imports go downward, scripts shadow nothing, scorer and toydomains stand alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

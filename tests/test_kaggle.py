@@ -1,7 +1,5 @@
 """The Kaggle notebook without a browser: two processes until the time is up, then one to the end."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ Within a step, the CPU should queue work and never wait for the GPU; where it do
 here by name, with its reason. `tests/gpu` repeats this on a real one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 python tests/test_options.py    # writes it anew; each deleted line in the diff is a lost feature
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

@@ -1,7 +1,5 @@
 """The whole road on toy images: train, export, embed, validate and score agree."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No file that is read can run code: checks the source text, and files that would try."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Scripts parse their arguments and check their config before they import what takes seconds."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

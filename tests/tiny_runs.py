@@ -1,7 +1,5 @@
 """Run folders as train.py leaves them, a mix that has a val split, and runs that are cut short."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache
 from pathlib import Path

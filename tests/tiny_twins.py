@@ -6,8 +6,6 @@ grid of patches, the batch, and the epochs with all that is counted in them. In 
 takes one precision a process.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A script of src/ in two processes, each a fork of a server that has imported it."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

@@ -8,8 +8,6 @@ embedding over that of the backbone alone. On a GPU also the peak memory of a st
 without one, tests/bench/memory.py estimates it.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ the same run. `GB counted` is the estimate of tests/bench/memory.py. The loader'
 core. --embed also embeds, on the device and from files.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@ as ImageNet's birds and CUB's (Feng et al., section 5.3). To train it, set `data
 first manifest.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

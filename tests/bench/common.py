@@ -3,8 +3,6 @@
 A benchmark is its set-up and the ways that it compares, as functions without arguments.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import time

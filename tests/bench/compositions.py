@@ -8,8 +8,6 @@ original size, resized by the model. The models take turns, in CPU time on one t
 over images of each image's median over the rounds, its ratio, and the dimensions of an embedding.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

@@ -10,8 +10,6 @@ estimates more from both. `pairs` counts those of growing parts of `data/mini-un
 drawn toy images without it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

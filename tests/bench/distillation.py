@@ -7,8 +7,6 @@ one thread of the CPU or on a GPU in bf16; medians over a plain step of SupCon. 
 image of the batch. If teachers have a domain each and batches are of one domain, a step runs one teacher.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from functools import partial

@@ -8,8 +8,6 @@ random numbers, is the limit: the speed if loading images took no time.
 `worker` is one core's rate of loading photographs to embed, in CPU time, over decoding alone.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -7,8 +7,6 @@ weights at 112 px, batches of 256, two views an image, two loader processes. Pri
 steps; computing the features, once a stage, is not in them.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -9,8 +9,6 @@ layers are read in one pass for each pooling. Vo and Hays, WACV 2019: the last l
 earlier one on test.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -6,8 +6,6 @@ Draws JPEGs as heavy as photographs into a temporary folder, and packs them in s
 processes. The ways take turns, and all numbers are of CPU time: other work disturbs them least.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -7,8 +7,6 @@ weights. Both losses must be equal. Memory is a process's peak above what it hel
 process each.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -9,8 +9,6 @@ RESERVE is held back for them. GB are 10^9 bytes, of a single process. With DDP 
 gradients twice.
 """
 
-from __future__ import annotations
-
 import argparse
 import weakref
 from collections.abc import Callable, Iterator

@@ -14,8 +14,6 @@ that the data set has. `--nearest` sets how many pairs an image proposes at most
 k-means cells, as cleaning does above three million images. The same seed plants the same pairs.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import tempfile

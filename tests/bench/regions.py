@@ -9,8 +9,6 @@ side. The metrics are of the merged index, mean over domains, or over those name
 did not train on. The gain in R@1 has its 95 % interval over classes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from itertools import pairwise
 from pathlib import Path

@@ -8,8 +8,6 @@ has its 95 % interval over classes. Queries are timed one at a time, as in searc
 neighbours of an image are searched once. With a model also `local`, whose time is without computing patches.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

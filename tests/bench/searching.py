@@ -13,8 +13,6 @@ and binary vectors for the neighbours of 500 images, and counts those of the exa
 images are drawn vectors, or those of the embeddings. It needs requirements/judges.txt.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -9,8 +9,6 @@ study budget: ViT-Ti at 80 px, 3 epochs, one seed. `full` resumes where it was s
 forward starts from all domains.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

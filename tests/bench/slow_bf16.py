@@ -6,8 +6,6 @@ A ViT-Ti/16. Ours are float32 products rounded to bf16, see `guie.base.slow_bf16
 instructions PyTorch's products are the fastest, and training uses those.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import timm

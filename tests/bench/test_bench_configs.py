@@ -1,7 +1,5 @@
 """The runs that benchmarks measure are valid configs: these change, and benchmarks are seldom run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import distillation

@@ -1,7 +1,5 @@
 """Memory of a step: counted without content as it is held with content."""
 
-from __future__ import annotations
-
 import gc
 
 import memory

@@ -1,7 +1,5 @@
 """The page of a report as a person meets it: sorted, pointed at, on a phone, in the dark."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The search page in a browser: a picture in, a part of it, a neighbour clicked, a domain, a fault."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

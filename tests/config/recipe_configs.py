@@ -1,7 +1,5 @@
 """The recipes' configs, each read once."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`make best`: each step takes what the steps before made, and the study's rows are the same trainings."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Configs: inheritance, overrides, short forms, variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Durations: a number with its unit, resolved to steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from guie.config.durations import Duration

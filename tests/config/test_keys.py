@@ -1,7 +1,5 @@
 """The reference of config keys: complete, current, and true."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """YAML as configs have it: what a text says is what is read, and no text can fill the memory."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The losses that PUMA compares: what its recipes set, or say to set, held against its code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Twins of the recipes in small: they train to the end, and resume to the same bits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -29,8 +29,6 @@ A sentence `as OTHER.yaml` takes the departures of that recipe over: they hold h
 have a departure of their own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The recipes: names that exist, records on top."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Refusals: one line each, with the file or `--set`, the key, what is wrong and what is allowed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiny runs to combine, and a mix to score them on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

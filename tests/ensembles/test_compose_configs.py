@@ -1,7 +1,5 @@
 """configs/compose: each loads; a twin of each, of tiny runs, is made and saved as its original would be."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

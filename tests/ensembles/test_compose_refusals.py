@@ -1,7 +1,5 @@
 """Compositions that cannot be: each is refused in one line, before a model is opened if possible."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

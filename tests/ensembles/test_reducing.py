@@ -1,7 +1,5 @@
 """A reduced run gives the principal components of its model's embeddings, fitted on train alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

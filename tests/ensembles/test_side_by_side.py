@@ -1,7 +1,5 @@
 """Several models side by side or averaged: their embeddings as one; scored, reduced, exported."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A soup is the mean of its members' weights, to the bit; what cannot be averaged is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

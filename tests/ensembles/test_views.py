@@ -1,7 +1,5 @@
 """Views of an image: which passes are made, and what comes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

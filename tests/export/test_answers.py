@@ -1,7 +1,5 @@
 """What the card shows of the neighbours found, from a scoring written by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """A run becomes a submission: one file in a zip, a card, the facts; or is refused in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The hub folder: the code in its card runs with a library that knows nothing of this package."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

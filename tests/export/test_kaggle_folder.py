@@ -1,7 +1,5 @@
 """A submission's folder for Kaggle's client, and the log of scores; nothing is uploaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

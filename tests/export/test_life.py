@@ -1,7 +1,5 @@
 """Files for use outside the challenge: .pt2 here, ONNX if onnxruntime is installed (`make formats`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

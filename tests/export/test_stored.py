@@ -3,8 +3,6 @@
 tests/torch111/test_sizes.py opens such files in PyTorch 1.11 itself.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib

@@ -4,8 +4,6 @@ tests/models/test_families.py exports the backbones that configs name; this file
 tests/torch111/check.py runs all of them in PyTorch 1.11 itself.
 """
 
-from __future__ import annotations
-
 import resource
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that need a real GPU: `make gpu` runs them, the rest of the suite hides the GPU and skips them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

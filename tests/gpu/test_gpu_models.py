@@ -1,7 +1,5 @@
 """Every kind of model embeds on the GPU as on the CPU; half precision is near; attention is fused."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

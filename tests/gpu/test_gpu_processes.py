@@ -1,7 +1,5 @@
 """Commands as a user starts them on a GPU: killed and resumed, sharded, with synchronised statistics."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

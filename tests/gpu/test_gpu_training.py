@@ -1,7 +1,5 @@
 """Every task trains on the GPU as on the CPU, and its steps wait for nothing; precisions, compilation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The builder of mini-uned, with tiny archives in the layouts of the six repositories."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

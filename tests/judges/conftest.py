@@ -1,7 +1,5 @@
 """What a judge needs lies on this machine: nothing is downloaded."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

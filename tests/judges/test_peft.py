@@ -1,7 +1,5 @@
 """LoRA beside peft's: the same numbers in the same places give the same outputs and gradients."""
 
-from __future__ import annotations
-
 import pytest
 
 peft = pytest.importorskip("peft", reason="make judges has it")

@@ -1,7 +1,5 @@
 """From config to loss: settings arrive, and class weights start with the configured length."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from pydantic import TypeAdapter

@@ -1,7 +1,5 @@
 """Stages whose classes start anew, or compete among themselves alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

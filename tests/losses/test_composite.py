@@ -1,7 +1,5 @@
 """Losses of several parts: nested widths, and random groups of classes that each member has its own of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

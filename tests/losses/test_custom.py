@@ -1,7 +1,5 @@
 """Losses in a file of the user's own: settings by type, refusals in one line, and whole runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Relations of a student to a teacher against slow twins: values and gradients, borders, memory."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses on the images of a batch, and the plain softmax, against their slow twins: values and gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

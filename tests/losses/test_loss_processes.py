@@ -3,8 +3,6 @@
 Class weights are at both, or each process has half of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

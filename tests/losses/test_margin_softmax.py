@@ -1,7 +1,5 @@
 """The streamed margin softmax against a twin that builds every logit on its own, and its margins."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import twins

@@ -1,7 +1,5 @@
 """Matching a teacher's features: their standard, Hadamard matrices, teachers that are dropped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Rules that see norms: AdaFace and MagFace against the numbers of the authors' code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

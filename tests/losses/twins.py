@@ -3,8 +3,6 @@
 They share no code with the package. All take float64 and leave the gradients to autograd.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

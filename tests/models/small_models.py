@@ -1,7 +1,5 @@
 """Small random backbones of both libraries, configs of models on them, and what adapters add to them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """One contract for whatever is added to a backbone, on every family of backbones."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from pathlib import Path

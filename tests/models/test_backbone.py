@@ -1,7 +1,5 @@
 """Backbones of both libraries behind one surface."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batch normalisation of a backbone: which layers train, by the name of a module, and in which mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Backbone and head as one; saving, loading, reduction; shapes from the file to the embedding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 Of another kind, a config fails here until it has a stand-in in tests/torch111/architectures.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Heads: norms, branches that fold into one Linear, shapes of images."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Features of a tower's own layers: what they are, how they pool, what no longer trains, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Without a network, or with a silent hub, a tag is refused in seconds; a flaky hub is tried again."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Each kind by itself, against its formula written out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

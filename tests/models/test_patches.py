@@ -3,8 +3,6 @@
 What holds for every backbone of the configs stands in test_families.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """A third library's backbone is one subclass: it trains, takes adapters, and becomes a submission."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pretrained weights: one file, found by name, checked by hash, loaded by path."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures show the numbers and images they were given."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

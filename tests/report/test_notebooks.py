@@ -1,7 +1,5 @@
 """The numbered notebooks are sound as committed, and their runner runs, cleans and stops."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """A tiny run, pictures, and an index of them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page: what it answers as an API, and what it refuses with a word."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

@@ -1,7 +1,5 @@
 """An index is created, brought up to date, survives faults, and refuses what is not its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

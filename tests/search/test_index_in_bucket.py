@@ -1,7 +1,5 @@
 """An index in a bucket: of an S3 server on the loopback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

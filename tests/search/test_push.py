@@ -1,7 +1,5 @@
 """Pushes: to a real PostgreSQL with pgvector, and to Qdrant's client in its local mode."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

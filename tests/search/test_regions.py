@@ -1,7 +1,5 @@
 """An index of several regions an image: what is stored, what is found and where."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Queries: by pictures, parts, pictures of the index; in domains; exact, approximate, re-ranked."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Texts as queries, of an index that was made with a CLIP."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

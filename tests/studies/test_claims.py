@@ -1,7 +1,5 @@
 """Claims of papers: the effect, its interval, and the verdict by rule."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The jobs that a study's file expands to, what it refuses, and the identity of a run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results on disk: which of them count, and of which code they are."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

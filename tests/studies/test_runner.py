@@ -1,7 +1,5 @@
 """Scripts of a study: how they fail, are halted, and share cores and GPUs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """study.py from its config to its table: nothing twice, nothing lost, also after failures and kills."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The table of a study against numbers by hand, and its place in a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

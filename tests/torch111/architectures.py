@@ -4,8 +4,6 @@ FAMILIES are the transformers that configs/ names, CONVOLUTIONS the convolutiona
 tests/models/test_families.py compares them with the real ones and exports them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import open_clip

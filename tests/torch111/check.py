@@ -9,8 +9,6 @@ and in fp16, and every ensemble in compositions.py. It prints a table with the l
 embeddings. With submissions, it compares those instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -7,8 +7,6 @@ have a default. Left out: what an exported encoder cannot call (out= and backwar
 namespaces of quantization and of PyTorch's own tests).
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Compositions of two small random models, each kind of join, view and reduction among them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Nothing is installed: pip only downloads the wheel (750 MB) into a folder.
 """
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files above 2 and 4 GiB in PyTorch 1.11 itself; skipped if it was not downloaded."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

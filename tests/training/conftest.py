@@ -1,7 +1,5 @@
 """A mix of toy images to train on and to validate with, and configs that train on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

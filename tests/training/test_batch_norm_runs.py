@@ -1,7 +1,5 @@
 """Runs that train batch normalisation: in a frozen stage too, resumed, exported, by two processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints: complete or absent, the newest few, a damaged one skipped."""
 
-from __future__ import annotations
-
 import errno
 import resource
 import threading

@@ -1,7 +1,5 @@
 """Compiled and channels-last towers train as plain ones do, and resume."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Training and validation show the same pictures, decoded as the manifest's sidecar states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Students and their teachers in the loop: what each sees, what is kept, what a resume finds."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Faults in the middle of a run: it ends within seconds, in one line, and can be resumed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """Frozen stages: the same numbers as through the backbone, from a cache that outlives a kill."""
 
-from __future__ import annotations
-
 import shutil
 from collections import namedtuple
 from functools import partial

@@ -1,7 +1,5 @@
 """Two CPU processes share the weights, and train as one process with all of them does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

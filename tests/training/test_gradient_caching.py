@@ -1,7 +1,5 @@
 """Micro-batches give the loss and the gradients of the whole batch, whatever the loss compares."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Any, get_args

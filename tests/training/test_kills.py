@@ -1,7 +1,5 @@
 """A run that is killed, stopped by a signal, or started twice. `make kill` kills more often."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

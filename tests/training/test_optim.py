@@ -1,7 +1,5 @@
 """Optimisers: rates and decay by part, by block, by depth; frozen parameters keep their bits."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

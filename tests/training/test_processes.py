@@ -1,7 +1,5 @@
 """Two CPU processes train and embed as one does at the same global batch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Run folders: opened, refused, resumed with what may change."""
 
-from __future__ import annotations
-
 import fcntl
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Learning rates over a stage: pure functions of the step, in epochs or in steps."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

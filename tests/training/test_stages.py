@@ -1,7 +1,5 @@
 """Every kind of stage, sampler and schedule trains the toy domains and resumes to the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

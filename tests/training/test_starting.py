@@ -1,7 +1,5 @@
 """A run that starts from another's weights: what is taken, what begins anew, what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

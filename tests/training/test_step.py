@@ -1,7 +1,5 @@
 """Micro-batches, memory, SAM, and the watch over the loss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

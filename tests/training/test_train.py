@@ -1,7 +1,5 @@
 """The loop, called as a user calls it, on toy images with tiny models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

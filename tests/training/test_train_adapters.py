@@ -1,7 +1,5 @@
 """Adapters and prompts in the loop: on a tower of pretrained weights that stays as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

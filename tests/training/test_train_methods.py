@@ -1,7 +1,5 @@
 """The one loop trains with every task and method, and resumes to the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What training stops at, and trackers: wrong configs, images that cannot be read, a loss that diverges."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

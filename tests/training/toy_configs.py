@@ -1,7 +1,5 @@
 """Configs of runs of tiny models on toy images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

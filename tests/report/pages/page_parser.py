@@ -1,7 +1,5 @@
 """What a page holds, as a browser would see it."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """The evaluation page: whole in one file, every name escaped, its numbers those of the report."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a mix: whole in one file, every name escaped, its numbers those of the tables."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

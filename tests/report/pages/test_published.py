@@ -1,7 +1,5 @@
 """The papers' tables: whole, of protocols and numbers that we have, and as printed where looked up."""
 
-from __future__ import annotations
-
 from statistics import fmean, harmonic_mean
 
 import pytest

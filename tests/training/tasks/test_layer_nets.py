@@ -3,8 +3,6 @@
 The twin is written from train.py:122-131 and nams.py:436 alone, in plain torch.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Teacher heads that learn beside the student: UDON's loss, and whom it reaches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Terms against forgetting: values, gradients, and that the pretrained backbone stays outside."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path
