@@ -29,7 +29,7 @@ examples:
       --manifest input/mix_demo.csv --out submissions/demo/score.json
   python src/score.py --submission submissions/demo/submission.zip \\
       --manifest input/mix_demo.csv --split val --out runs/demo/val/score.json
-  python src/score.py --submission submissions/today/submission.zip --torch current --fast \\
+  python src/score.py --submission submissions/today/submission.zip --torch current \\
       --manifest input/mix_demo.csv --out runs/demo/score.json
 
 submissions/demo is made by export.py, submissions/today by export.py --torch current.
@@ -56,7 +56,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     out = "score.json; score.neighbours.csv goes to its folder"
     add("--out", type=Path, required=True, help=out)
     add("--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)")
-    add("--fast", action="store_true", help="batches of one size; stops if they change answers")
     add = parser.add_argument_group("limits of the model's process").add_argument
     memory = "in addition to PyTorch's own, on the CPU (default: 16)"
     add("--memory-gb", type=positive, default=16.0, metavar="N", help=memory)
@@ -125,9 +124,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             estimate = budget.measured(process, manifest)
             if estimate["fits"] != "yes":
                 print(f"WARNING budget: {budget.describe(estimate)}", file=sys.stderr)
-            key = f"{digest} {process.torch} {process.device_name} {args.fast}"
-            progress = Progress(unfinished, key)
-            emb_ND, costs = embed_images(unpacked, process, manifest, progress, args.fast)
+            progress = Progress(unfinished, f"{digest} {process.torch} {process.device_name}")
+            emb_ND, costs = embed_images(unpacked, process, manifest, progress)
     except Violation:
         report.write_json(args.out, checklist.result | about)
         faults = [f"VIOLATION {name}: {detail}" for name, detail in checklist.failed.items()]

@@ -1,6 +1,6 @@
 """What the process of a submitted model does with it: the only part that imports PyTorch.
 
-Shape legend: B images of one size, H height, W width, C channels.
+Shape legend: H height, W width, C channels, D dimension of an embedding.
 """
 
 from __future__ import annotations
@@ -86,28 +86,28 @@ class Model:
         writer.write_end_of_file()
         return checksum.crc
 
-    def embed(self, images_BHW3: np.ndarray) -> tuple[str, list[np.ndarray], float, int]:
-        """Embed a batch: type of the numbers, numbers of each image as float32, seconds, peak bytes."""
+    def embed(self, pixels_HW3: np.ndarray) -> tuple[str, np.ndarray, float, int]:
+        """Embed an image: type of the numbers, the numbers as float32, [D], seconds, peak bytes."""
         # Otherwise the generator's state would remember earlier images, and dropout look repeatable.
         torch.seed()
         began = time.perf_counter()
         with torch.no_grad():
-            output = self.module(self._batch(images_BHW3))
+            output = self.module(self._input(pixels_HW3))
             try:
-                rows = [torch.flatten(output[i]).cpu() for i in range(len(images_BHW3))]
+                numbers_D = torch.flatten(output[0]).cpu()
             except (IndexError, KeyError, TypeError):
                 returned = type(output).__name__
                 if isinstance(output, torch.Tensor):
                     returned = f"a tensor of shape {tuple(output.shape)}"
-                demand = f"it must return a float tensor ({len(images_BHW3)}, D)"
+                demand = "it must return a float tensor (1, D)"
                 raise Violation(f"the model returned {returned}; {demand}") from None
         seconds = time.perf_counter() - began
         peak_bytes = torch.cuda.max_memory_reserved() if self.on_gpu else _status_bytes("VmHWM")
-        return str(rows[0].dtype), [row.float().numpy() for row in rows], seconds, peak_bytes
+        return str(numbers_D.dtype), numbers_D.float().numpy(), seconds, peak_bytes
 
-    def measure(self, image_HW3: np.ndarray) -> tuple[int, int, int]:
+    def measure(self, pixels_HW3: np.ndarray) -> tuple[int, int, int]:
         """Return operations of one call, bytes of the weights, and peak bytes in addition to them."""
-        image_1CHW = self._batch(image_HW3[None])
+        image_1CHW = self._input(pixels_HW3)
         with torch.no_grad():
             if self.on_gpu:
                 torch.cuda.reset_peak_memory_stats()
@@ -124,13 +124,13 @@ class Model:
         weight_bytes = sum(tensor.nbytes for tensor in self.module.state_dict().values())
         return counter.total, weight_bytes, max(0, peak - before)
 
-    def _batch(self, images_BHW3: np.ndarray) -> torch.Tensor:
-        """Return the host's input: uint8, (B, 3, H, W), original size.
+    def _input(self, pixels_HW3: np.ndarray) -> torch.Tensor:
+        """Return the host's input: uint8, (1, 3, H, W), original size.
 
         Memory is in pixel order, as from torchvision's `PILToTensor`. A model that needs contiguous
         channels therefore fails here as on the host.
         """
-        return torch.from_numpy(images_BHW3).permute(0, 3, 1, 2).to(self.device)
+        return torch.from_numpy(pixels_HW3[None]).permute(0, 3, 1, 2).to(self.device)
 
 
 class _Checksum:

@@ -1,6 +1,6 @@
 """The scoring contract as a list of checks. A failed check gives the verdict and prevents a score.
 
-Shape legend: B images of one size, H height, W width, D dimension of the embedding (at most 64).
+Shape legend: H height, W width, D dimension of the embedding (at most 64).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def embedding_of(kind: str, numbers_D: np.ndarray) -> np.ndarray:
 
 def embedding(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
     """Embed one image as the host does: float32, [D]. Raises Violation if the answer breaks a rule."""
-    kind, (numbers_D,), _ = model.embed(pixels_HW3[None])
+    kind, numbers_D, _ = model.embed(pixels_HW3)
     return embedding_of(kind, numbers_D)
 
 
@@ -150,7 +150,7 @@ def _check_answers(model: ModelProcess, checklist: Checklist) -> bool:
     counts, verdict = {}, ""
     for image, pixels_HW3 in _probes().items():
         try:
-            kind, (numbers_D,), _ = model.embed(pixels_HW3[None])
+            kind, numbers_D, _ = model.embed(pixels_HW3)
         except Violation as fault:
             faults["original_size"][image] = f"fails for {image}: {fault}"
             verdict = verdict or fault.verdict
@@ -196,18 +196,12 @@ def _check_repeated(model: ModelProcess, path: Path, checklist: Checklist, state
             raise Violation("its parameters, buffers or attributes changed while it answered")
 
 
-def difference(a_D: np.ndarray, b_D: np.ndarray) -> float:
-    """Return the largest difference of two answers, relative to the scale of the first."""
-    if a_D.shape != b_D.shape:
-        return np.inf
-    return float(np.abs(a_D - b_D).max()) / max(1.0, float(np.abs(a_D).max()))
-
-
 def compare(a_D: np.ndarray, b_D: np.ndarray, what: str, device: str, verdict: str = "") -> None:
     """Raise Violation if two answers differ by more than rounding."""
-    found = difference(a_D, b_D)
-    if not found <= TOLERANCE[device]:
-        raise Violation(f"{what} differ by {found * max(1.0, np.abs(a_D).max()):.3g}", verdict)
+    found = float(np.abs(a_D - b_D).max()) if a_D.shape == b_D.shape else np.inf
+    scale = max(1.0, float(np.abs(a_D).max()))
+    if not found / scale <= TOLERANCE[device]:
+        raise Violation(f"{what} differ by {found:.3g}", verdict)
 
 
 def _probes() -> dict[str, np.ndarray]:

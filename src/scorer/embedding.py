@@ -1,6 +1,6 @@
-"""Embed all images: decode ahead, embed one by one or in batches of one size, save every ten minutes.
+"""Embed all images one by one: decode ahead, embed, save every ten minutes.
 
-Shape legend: B images of one size, H height, W width, N all images, D dimension of an embedding.
+Shape legend: H height, W width, N all images, D dimension of an embedding.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from PIL import ExifTags, Image
 from tqdm import tqdm
 
 from scorer import contract
-from scorer.contract import compare, difference, embedding, embedding_of
-from scorer.errors import UserError, Violation, one_line
+from scorer.contract import compare, embedding, embedding_of
+from scorer.errors import Violation, one_line
 from scorer.manifest import Manifest
 from scorer.process import ModelProcess
 from scorer.retrieval import nearest
@@ -29,11 +29,6 @@ from scorer.retrieval import nearest
 AHEAD = 8  # images
 # Excludes Pillow's readers that start programs (EPS) or that are little reviewed.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-BATCH = 16  # images of one size, with --fast
-HELD_BYTES = 2**28  # images waiting for others of their size
-PROVEN = 3  # batches to verify one by one
-# A batch is multiplied in another order than one image, and rounds differently.
-FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
 AGAIN = 64  # images that a fresh process embeds again at the end
 SHARED = 0.9  # share of equal neighbours, at least: rounding may swap near ties
 SECRET = random.SystemRandom()  # not predictable by a submission
@@ -114,7 +109,7 @@ class Progress:
 
 
 def embed_images(
-    path: Path, process: ModelProcess, manifest: Manifest, progress: Progress, fast: bool = False
+    path: Path, process: ModelProcess, manifest: Manifest, progress: Progress
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Embed every image of the manifest: float32 [N, D], in the order of `manifest.images`; and the costs.
 
@@ -126,23 +121,22 @@ def embed_images(
         process: with the loaded model.
         progress: its images are not embedded again; new ones are added and saved, also on an
             interruption. The file is removed if the submission breaks the contract.
-        fast: use batches of one size, after checking the first ones against single images.
 
-    Raises UserError if images cannot be decoded (all are named) or batches give other answers, and
-    Violation if the submission breaks the contract.
+    Raises UserError if images cannot be decoded (all are named), and Violation if the submission breaks the
+    contract.
     """
     keys = {image_path: manifest.key(image_path) for image_path in manifest.images}
     resumed = sum(key in progress.rows for key in keys.values())
-    before, differences = process.call("state"), [0.0] if fast else []
+    before = process.call("state")
     try:
-        _embed_missing(process, manifest, progress, keys, differences)
+        _embed_missing(process, manifest, progress, keys)
         rows_N = np.stack([progress.rows[key] for key in keys.values()])
         emb_ND = rows_N[:, :-COSTS].astype(np.float32)
         after = process.call("state")
         process.end()  # frees memory for the next process
         with ModelProcess(path, process.limits) as fresh:
             fresh.call("load")
-            _check_again(fresh, manifest, emb_ND, fast)
+            _check_again(fresh, manifest, emb_ND)
         if after != before:
             raise Violation("the model changed while it answered", "changes_itself")
     except Violation as fault:
@@ -161,89 +155,50 @@ def embed_images(
         "images": len(emb_ND),
         "images_with_exif_rotation": int(rows_N[:, -1].sum()),
         "images_resumed": resumed,
-        "fast_difference": max(differences) if fast else None,
     }
 
 
 def _embed_missing(
-    process: ModelProcess,
-    manifest: Manifest,
-    progress: Progress,
-    keys: dict[str, str],
-    differences: list[float],
+    process: ModelProcess, manifest: Manifest, progress: Progress, keys: dict[str, str]
 ) -> None:
     """Add the rows of missing images to `progress`. Raises UserError and Violation as embed_images."""
     todo = [image_path for image_path, key in keys.items() if key not in progress.rows]
     SECRET.shuffle(todo)
     faults: dict[str, str] = {}
-    dimension = len(next(iter(progress.rows.values()), ()))
+    known = next(iter(progress.rows.values()), None)
+    dimension = 0 if known is None else len(known) - COSTS
     with tqdm(total=len(keys), initial=len(keys) - len(todo), desc="embed", unit="image") as bar:
-        for batch in _batches(decoded(manifest, todo, faults), BATCH if differences else 1):
-            bar.update(len(batch))
-            if faults:  # only look for more of them; there is no score
+        for image in decoded(manifest, todo, faults):
+            bar.update()
+            if image is None or faults:  # only look for more of them; there is no score
                 continue
-            for image, row in zip(batch, _embed_batch(process, batch, differences), strict=True):
-                dimension = dimension or len(row)
-                if len(row) != dimension:
-                    message = f"{len(row) - COSTS} numbers, {dimension - COSTS} for other images"
-                    raise Violation(f"{image.image_path!r}: {message}", "dimension_varies")
-                progress.rows[keys[image.image_path]] = row
+            try:
+                kind, numbers_D, seconds = process.embed(image.pixels_HW3)
+                emb_D = embedding_of(kind, numbers_D)
+            except Violation as fault:
+                raise Violation(f"{image.image_path!r}: {fault}", fault.verdict) from fault
+            dimension = dimension or len(emb_D)
+            if len(emb_D) != dimension:
+                message = f"{len(emb_D)} numbers, {dimension} for other images"
+                raise Violation(f"{image.image_path!r}: {message}", "dimension_varies")
+            row = np.array([*emb_D, image.seconds, seconds, image.rotated])
+            progress.rows[keys[image.image_path]] = row
             if time.monotonic() - progress.saved > SAVE_SECONDS:
                 progress.save()
     wrong = [(path, row["row"]) for path, row in manifest.images.items() if path in faults]
     manifest.refuse([f"{row}: image {p!r} cannot be decoded ({faults[p]})" for p, row in wrong])
 
 
-def _embed_batch(
-    process: ModelProcess, batch: list[Decoded], differences: list[float]
-) -> list[np.ndarray]:
-    """Embed images of one size; return a row of `Progress` for each. Add to `differences` until PROVEN."""
-    images_BHW3 = np.stack([image.pixels_HW3 for image in batch])
-    try:
-        kind, answers, seconds = process.embed(images_BHW3)
-        emb_BD = [embedding_of(kind, numbers_D) for numbers_D in answers]
-    except Violation as fault:
-        if len(batch) > 1 and fault.verdict in ("", "wrong_dimension"):
-            raise UserError(f"--fast: {fault}; score without it, one by one") from fault
-        raise Violation(f"{batch[0].image_path!r}: {fault}", fault.verdict) from fault
-    if len(batch) > 1 and len(differences) <= PROVEN:
-        alone_BD = [embedding(process, pixels_HW3) for pixels_HW3 in images_BHW3]
-        differences.append(max(map(difference, alone_BD, emb_BD)))
-        if not differences[-1] <= FAST_TOLERANCE[process.device]:
-            how = f"differ by {differences[-1]:.3g} of the embedding's scale"
-            raise UserError(
-                f"--fast: an image alone and in a batch {how}; score without it, one by one"
-            )
-    pairs = zip(batch, emb_BD, strict=True)
-    return [np.array([*emb_D, one.seconds, seconds, one.rotated]) for one, emb_D in pairs]
-
-
-def _batches(images: Iterator[Decoded | None], size: int) -> Iterator[list[Decoded]]:
-    """Batch images by their size; if too many wait, yield the fullest batch."""
-    waiting: dict[tuple[int, ...], list[Decoded]] = {}
-    held = 0
-    for image in filter(None, images):
-        group = waiting.setdefault(image.pixels_HW3.shape, [])
-        group.append(image)
-        held += image.pixels_HW3.nbytes
-        if len(group) == size or held > HELD_BYTES:
-            batch = waiting.pop(max(waiting, key=lambda shape: len(waiting[shape])))
-            held -= len(batch) * batch[0].pixels_HW3.nbytes
-            yield batch
-    yield from waiting.values()
-
-
-def _check_again(fresh: ModelProcess, manifest: Manifest, emb_ND: np.ndarray, fast: bool) -> None:
-    """Embed a secret sample of images again, one by one. Raises Violation if an answer differs."""
+def _check_again(fresh: ModelProcess, manifest: Manifest, emb_ND: np.ndarray) -> None:
+    """Embed a secret sample of images again. Raises Violation if an answer differs."""
     image_paths = list(manifest.images)
     own_R = np.array(SECRET.sample(range(len(emb_ND)), min(AGAIN, len(emb_ND))))
     again_RD = np.empty((len(own_R), emb_ND.shape[1]), np.float32)
     for i, row in enumerate(own_R):
         pixels_HW3, _ = decode(manifest.open(image_paths[row]))
         again_D = embedding(fresh, pixels_HW3)
-        if not fast or not difference(emb_ND[row], again_D) <= FAST_TOLERANCE[fresh.device]:
-            what = f"{image_paths[row]!r}: answers among other images and in a fresh process"
-            compare(emb_ND[row], again_D, what, fresh.device, "depends_on_order")
+        what = f"{image_paths[row]!r}: answers among other images and in a fresh process"
+        compare(emb_ND[row], again_D, what, fresh.device, "depends_on_order")
         again_RD[i] = again_D
     # With one large constant dimension, all informative differences could pass as rounding.
     found_RK, again_RK = (nearest(emb_RD, emb_ND, own_R)[0] for emb_RD in (emb_ND[own_R], again_RD))

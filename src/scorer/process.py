@@ -3,7 +3,7 @@
 It keeps PyTorch out of the scorer's process, and turns a crash or a hang into a verdict. It does not
 confine foreign code.
 
-Shape legend: B images of one size, H height, W width, D dimension of an embedding.
+Shape legend: H height, W width, D dimension of an embedding.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class ModelProcess:
         """Whether the process can be called again."""
         return not self.line.closed
 
-    def embed(self, images_BHW3: np.ndarray) -> tuple[str, list[np.ndarray], float]:
-        """Embed a batch: the numbers' type, an array of float32 for each image, seconds per image."""
-        seconds = self.limits.image_seconds * len(images_BHW3)
-        kind, answers, taken, peak_bytes = self.call("embed", images_BHW3, seconds=seconds)
+    def embed(self, pixels_HW3: np.ndarray) -> tuple[str, np.ndarray, float]:
+        """Embed an image: the numbers' type, the numbers as float32, [D], and seconds."""
+        seconds = self.limits.image_seconds
+        kind, numbers_D, taken, peak_bytes = self.call("embed", pixels_HW3, seconds=seconds)
         self.peak_bytes = max(self.peak_bytes, peak_bytes)
-        return kind, answers, taken / len(answers)
+        return kind, numbers_D, taken
 
     def call(self, name: str, *arguments: Any, seconds: float = LOAD_SECONDS) -> Any:
         """Call a method of `child.Model`. Raises Violation, also at the timeout."""

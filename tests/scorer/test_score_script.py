@@ -125,24 +125,25 @@ def test_a_stopped_scoring_resumes(how, submission, manifest, tmp_path, monkeypa
     """Killed: from what it saved before. Interrupted: with all that it embedded."""
     out, again = tmp_path / "score.json", tmp_path / "again.json"
     score.main(arguments(submission, manifest, again))
-    embed, done, save = embedding._embed_batch, [], embedding.Progress.save
+    decoded, done, save = embedding.decoded, [], embedding.Progress.save
 
-    def stopped(process, batch, differences):
-        if len(done) == 7:
-            if how == "killed":  # nothing runs any more
-                monkeypatch.setattr(embedding.Progress, "save", lambda progress: None)
-            raise KeyboardInterrupt
-        done.append(batch)
-        return embed(process, batch, differences)
+    def stopped(*given):
+        for image in decoded(*given):
+            if len(done) == 7:
+                if how == "killed":  # nothing runs any more
+                    monkeypatch.setattr(embedding.Progress, "save", lambda progress: None)
+                raise KeyboardInterrupt
+            done.append(image)
+            yield image
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding, "_embed_batch", stopped)
+        patch.setattr(embedding, "decoded", stopped)
         patch.setattr(embedding, "SAVE_SECONDS", 0 if how == "killed" else 600)
         with pytest.raises(KeyboardInterrupt):
             score.main(arguments(submission, manifest, out))
     monkeypatch.setattr(embedding.Progress, "save", save)
     (tmp_path / ".score.saved_model.pt").write_bytes(b"the model that a killed scoring unpacked")
-    changed = tmp_path / done[0][0].image_path
+    changed = tmp_path / done[0].image_path
     os.utime(changed, ns=(0, 0))  # now another image, by its state
     score.main(arguments(submission, manifest, out))
     one, other = (json.loads(path.read_text()) for path in (out, again))
@@ -163,39 +164,6 @@ def test_embeddings_of_another_submission_are_dropped(tmp_path):
     (found,) = embedding.Progress(progress.path, "one").rows.values()
     assert found.tolist() == [1, 2, 0.1, 0.2, 1]
     assert not embedding.Progress(progress.path, "other").rows
-
-
-@pytest.fixture
-def of_one_size(manifest):
-    """The manifest, whose images now have two sizes in all."""
-    for i, image_path in enumerate(pd.read_csv(manifest)["image_path"]):
-        with Image.open(manifest.parent / image_path) as image:
-            resized = image.convert("RGB").resize((24, 30 + i // 12))
-        resized.save(manifest.parent / image_path)
-    return manifest
-
-
-def test_fast_gives_the_same_score(submission, of_one_size, tmp_path):
-    scores = []
-    for words in ((), ("--fast",)):
-        score.main([*arguments(submission, of_one_size, tmp_path / "score.json"), *words])
-        scores.append(json.loads((tmp_path / "score.json").read_text()))
-    slow, fast = scores
-    assert slow["fast_difference"] is None and 0 <= fast["fast_difference"] <= 1e-5
-    assert slow["domains"] == fast["domains"]
-
-
-def test_fast_is_refused_if_batches_change_answers(of_one_size, tmp_path):
-    for forward, how in (
-        (
-            f"{MEAN} - images.float().mean() / images.size(0)",
-            "an image alone and in a batch differ",
-        ),
-        (f"{MEAN}.reshape(1, 3)", ""),  # only one image at once
-    ):
-        path = write_submission(tmp_path / "s.zip", toy(forward))
-        with pytest.raises(UserError, match=f"--fast: {how}.*; score without it, one by one"):
-            score.main([*arguments(path, of_one_size, tmp_path / "score.json"), "--fast"])
 
 
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path, capsys):

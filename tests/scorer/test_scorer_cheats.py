@@ -10,35 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from scorer_toys import arguments, for_1_11, toy, write_submission
 
 import score
-from scorer import embedding
 from scorer.errors import Violation
 from scorer.runtime import refuse_file_access
 
 SLOTS = 64  # a call that only reads writes to the last one
-SEEN, BATCHES, FIRST = torch.zeros(SLOTS), torch.zeros(1), torch.tensor([0])
+SEEN = torch.zeros(SLOTS)
 REPLAYED = torch.rand(SLOTS, generator=torch.Generator().manual_seed(7))
 
 
-def write(memory: torch.Tensor, slot: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    memory.index_put_((slot,), value)
-    return memory.clone()
+def write(slot: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    SEEN.index_put_((slot,), value)
+    return SEEN.clone()
 
 
 # Traced, so that the memory is a constant of a function, which is no attribute of any module.
-seen = torch.jit.trace(
-    lambda slot, value: write(SEEN, slot, value),
-    (torch.tensor([SLOTS - 1]), torch.zeros(1)),
-    check_trace=False,
-)
-batches = torch.jit.trace(
-    lambda more: write(BATCHES, FIRST, BATCHES + more),
-    torch.zeros(1),
-    check_trace=False,
-)
+seen = torch.jit.trace(write, (torch.tensor([SLOTS - 1]), torch.zeros(1)), check_trace=False)
 
 
 @torch.jit.script
@@ -84,16 +73,6 @@ class Sleeps(torch.nn.Module):
         return found
 
 
-class LooksAtItsBatch(torch.nn.Module):
-    """With --fast: honest for the batches that are compared, then drawn to the mean of the batch."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = images.float().mean([2, 3])
-        if images.size(0) > 1 and int(batches(torch.ones(1))) > 3:
-            return 0.5 * found + 0.5 * found.mean(0, keepdim=True)
-        return found
-
-
 class CountsByTheGenerator(torch.nn.Module):
     """Draws random numbers from its own seed: the next one shows how many images came before."""
 
@@ -126,13 +105,13 @@ class ReadsLabels(torch.nn.Module):
         return table[: images.size(2)].mean().repeat(1, 3)
 
 
-def scored(module: torch.nn.Module, manifest: Path, *words: str) -> dict:
+def scored(module: torch.nn.Module, manifest: Path) -> dict:
     """score.json of a submission, whose memory is empty in its file."""
-    SEEN.zero_(), BATCHES.zero_()
+    SEEN.zero_()
     path = write_submission(manifest.parent / "cheat.zip", module)
     out = manifest.parent / "score.json"
     try:
-        score.main([*arguments(path, manifest, out), *words])
+        score.main(arguments(path, manifest, out))
     except SystemExit as stopped:
         assert stopped.code == 1
     return json.loads(out.read_text())
@@ -153,15 +132,6 @@ def test_a_hidden_memory_shows_in_a_fresh_process(manifest, module, detail):
     *earlier, last = result["checks"]
     assert all(check["passed"] for check in earlier), "it is honest while it is checked"
     assert detail in last["detail"]
-
-
-def test_a_batch_is_compared_with_single_images_to_the_end(manifest, monkeypatch):
-    monkeypatch.setattr(embedding, "BATCH", 2)
-    for path in (manifest.parent / "images").rglob("*.*"):
-        with Image.open(path) as image:
-            resized = image.convert("RGB").resize((30, 30))
-        resized.save(path)
-    assert scored(LooksAtItsBatch(), manifest, "--fast")["verdict"] == "depends_on_order"
 
 
 def test_the_random_generator_is_no_memory(manifest):

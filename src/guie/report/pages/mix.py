@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from guie.base.seeds import seeded_draws
 from guie.config import to_yaml
 from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, stages
-from guie.report.figures.mix import histograms, size_histogram
+from guie.report.figures.mix import Histogram, histograms, size_histogram
 from guie.report.figures.style import domain_colors
 from guie.report.pages.html import Pictures, inline_svg, write_page
 
@@ -108,11 +108,6 @@ def write_report(
     whole, parts = funnels(left)
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
     sizes = histograms(before, class_sizes(table))
-    panels = []
-    for place, (domain, bins, note) in enumerate(sizes[:ROWS]):
-        label = f"Classes by size, {domain}; the numbers are in the table"
-        drawn = size_histogram(bins, colors[domain])
-        panels.append((domain, note, inline_svg(drawn, f"sizes-{place}", label)))
     shown, hidden = galleries(table, config["seed"])
     same = [] if merges is None else merges[:PAIRS].to_dict("records")
     values = {
@@ -124,7 +119,7 @@ def write_report(
         "domains": [_counts_of_splits(*counts) for counts in summary["domains"].items()],
         "funnels": parts,
         "histograms": sizes,
-        "size_panels": panels,
+        "size_panels": [*_size_panels(sizes[:ROWS], colors)],
         "galleries": shown,
         "domains_hidden": hidden,
         "groups": [] if findings is None else groups(findings),
@@ -204,6 +199,15 @@ def class_sizes(table: pd.DataFrame) -> pd.Series:
     """
     members = memberships(table[table["split"] != "test"])
     return members.groupby(["domain", "label"]).size()
+
+
+def _size_panels(
+    sizes: Sequence[Histogram], colors: Mapping[str, str]
+) -> Iterator[tuple[str, str, Markup]]:
+    for place, (domain, bins, note) in enumerate(sizes):
+        label = f"Classes by size, {domain}; the numbers are in the table"
+        drawn = size_histogram(bins, colors[domain])
+        yield domain, note, inline_svg(drawn, f"sizes-{place}", label)
 
 
 def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int]:
