@@ -306,8 +306,8 @@ PLACES = [
     ({"selection": {"evaluator": "full", "full": "gone.yaml"}}, "gone.yaml: no such file"),
     ({"selection": {"proxy": {"model": "runs/gone"}}}, "runs/gone: no such run folder"),
     ({"shards": "input/file/shards"}, "input/file: needed as a folder"),
-    *(({"sources": [TOYS | {"images": 55}]}, "sources.0.images: .* 56 .found 55"),),
-    *(({"sources": [TOYS | {"part": "exam"}]}, "sources.0.part: .*exam"),),
+    ({"sources": [TOYS | {"images": 55}]}, "sources.0.images: .* 56 .found 55"),
+    ({"sources": [TOYS | {"part": "exam"}]}, "sources.0.part: .*exam"),
 ]
 
 

@@ -146,9 +146,8 @@ def run_config(**changes) -> RunConfig:
 )
 def test_what_lies_above_is_taken_out(name: str, layer: str, side: int) -> None:
     """Not computed, not kept, and the features are those of the whole tower."""
-    small = (
-        {"mlp_ratio": 0.01} if name.startswith("vgg") else {}
-    )  # else 100 M weights above the layer
+    # Else 100 M weights above the layer
+    small = {"mlp_ratio": 0.01} if name.startswith("vgg") else {}
     config = BackboneConfig(library="timm", name=name, kwargs=small)
     backbone = build_backbone(config, side).eval()
     before = sum(p.numel() for p in backbone.tower.parameters())

@@ -50,9 +50,8 @@ def stopped_after(process: subprocess.Popen, log: Path, lines: int) -> None:
     finally:
         process.kill()
     saved = Checkpoints(log.parent, keep=1).load()
-    assert (
-        saved and saved["state"].global_step >= lines
-    )  # else a resumed run begins anew, and is right
+    # Else a resumed run begins anew, and is right
+    assert saved and saved["state"].global_step >= lines
 
 
 @pytest.fixture(scope="module")

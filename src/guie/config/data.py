@@ -33,8 +33,8 @@ DatasetName = Literal[
 
 
 class _ClassLimits(Config):
-    min_images: PositiveInt | None = None  # null: the mix's
-    max_images: PositiveInt | None = None  # null: the mix's
+    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
+    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
 
 
 class DatasetSource(_ClassLimits):
@@ -67,7 +67,7 @@ class NearConfig(Config):
 
     action: Literal["drop", "report"] = "drop"  # for copies within a class
     distance_max: Annotated[int, Field(ge=0, le=20)] = 12  # bits of 64 that may differ
-    # cosine above which pixels are compared; null: fitted
+    # cosine above which pixels are compared; null: fitted, at twice the distance of 99 % of altered copies
     similarity_min: Similarity | None = None
     false_sure: Share = 0.0002  # of pairs across labels or splits, where a class loses the image
     false_copies: Share = 0.002  # of pairs within a class, where another image remains
@@ -101,14 +101,14 @@ class CleaningConfig(Config):
     # of the features: a run, open_clip:NAME:TAG or timm:NAME:TAG; null: 16 x 16 thumbnails
     model: str | None = None
     size_px: PositiveInt | None = None  # of a library's model; null: its own
-    exact: Literal["drop", "report"] = "drop"  # equal images but the first by path
+    exact: Literal["drop", "report"] = "drop"  # of equal images, the first by path stays
     near: NearConfig | None = NearConfig()
     # one picture, two labels
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
-    # train images that copy val or test; declared: report, keep
+    # train images that copy val or test images; declared: report, keep
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
     labels_max: PositiveInt = 3  # an image under more is a placeholder and dropped
-    share_max: Share = 0.05  # of a domain's train images that a rule may drop
+    share_max: Share = 0.05  # of a domain's train images that a rule may drop, else it stops
     outliers: OutlierConfig | None = None
     # how max_images chooses; diverse needs model
     cap: Literal["random", "first", "diverse"] = "random"
@@ -198,7 +198,7 @@ class SelectionRule(Config):
     # add or remove a source; the first decides the start
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
     seeds: Annotated[int, Field(ge=2)] = 3  # of a candidate and of the current mix
-    # new ones, on which the best must confirm its gain
+    # new ones, on which the best candidate must confirm its gain
     confirm_seeds: Annotated[int, Field(ge=0)] = 6
     min_standard_errors: NonNegativeFloat = 2.0  # of a gain
     max_evaluations: PositiveInt | None = None  # trainings, with logged ones
@@ -234,7 +234,7 @@ class ToySource(_ClassLimits):
     # 56: two classes of two images per split and domain
     images: Annotated[int, Field(ge=56, lt=2**31)] = 6000
     seed: Seed = 0  # of the drawing
-    # pretrain: for a small CLIP
+    # pretrain: pictures with captions, for a small CLIP
     part: Literal["benchmark", "pretrain"] = "benchmark"
 
 
@@ -249,7 +249,7 @@ class FolderSource(_ClassLimits):
     domain: Domain  # of all its images
     # of all; of test, each image is query and index
     split: Literal["train", "val", "test"] = "train"
-    encoding: str | None = None  # of names in a zip: gbk, cp1251, cp437
+    encoding: str | None = None  # of names in a zip without one: gbk, cp1251, cp437
 
     def faults(self) -> Iterator[Fault]:
         try:
@@ -289,7 +289,7 @@ class MixConfig(Config):
     # of a domain's train classes, unless it has a val split
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
-    benchmark: bool = False  # for scoring only
+    benchmark: bool = False  # for scoring only: may have no train images
     pseudo_labels: PseudoLabelConfig | None = None
     clean: CleaningConfig | None = None
     shares: DomainShares | None = None

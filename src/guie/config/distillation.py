@@ -78,7 +78,7 @@ class PhiSConfig(Config):
 
 
 class MatchingConfig(Config):
-    """Match the teacher's features through a head for training (UNIC, DUNE).
+    """Match the teacher's features through a head that the submission leaves out (UNIC, DUNE).
 
     The loss is .5 (1 - cosine) + .5 smooth l1, averaged over images.
     """
@@ -88,7 +88,7 @@ class MatchingConfig(Config):
     standardise: Annotated[
         DimensionConfig | PhiSConfig | None, Field(discriminator="name"), ByName
     ] = DimensionConfig()
-    # probability of dropping a teacher of an image, but the worst matched
+    # probability of dropping a teacher of an image; the worst matched is kept
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
@@ -99,7 +99,7 @@ class TeacherConfig(Config):
     """A frozen model that the student learns from."""
 
     model: str  # as for embed.py --model
-    domains: Names | None = None  # that it teaches; null: all
+    domains: Names | None = None  # whose images it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
 
@@ -109,7 +109,7 @@ class TermConfig(Config):
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
     weight: PositiveFloat = 1.0  # in the sum of all terms
-    domains: Names | None = None  # where it applies; null: all
+    domains: Names | None = None  # on whose images it applies; null: all
 
     @property
     def compares_images(self) -> bool:
@@ -147,7 +147,7 @@ class OnlineConfig(Task):
     """One teacher head per domain and the student's head on one backbone (UDON)."""
 
     name: Literal["online"]
-    # of the student and of each teacher
+    # of the student over all classes, of each teacher over its domain's
     loss: AnySoftmax = Field(
         SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"), discriminator="name"
     )

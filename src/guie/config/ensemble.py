@@ -44,11 +44,11 @@ class ViewConfig(Config):
     """One view of an image at test time."""
 
     flip: bool = False  # mirror left to right
-    # resize to size_px / part, then crop size_px (0.875: 224 of 256 px)
+    # crop as a share of the side: resize to size_px / part, then crop size_px (0.875: 224 of 256 px)
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
-    pad_color: PadColor | None = None  # null: the member's own
+    pad_color: PadColor | None = None  # with fit: pad; null: the member's own
     resize: Resize = "bicubic"  # interpolation
     antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
@@ -236,7 +236,7 @@ class Composed(Config):
     views: Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_written_out)] = [
         ViewConfig()
     ]
-    average: Average = "normalised"  # raw: average before normalising (5th place)
+    average: Average = "normalised"  # raw: average the heads' outputs, then normalise (5th place)
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None  # a linear map to fewer dimensions
 

@@ -49,7 +49,7 @@ class MarginSchedule(Config):
 
 
 class ClassSizeMargin(Config):
-    """By class size: `max` for the smallest class, `min` for the largest."""
+    """By class size: `max` for the class with the fewest training images, `min` for the largest."""
 
     min: NonNegativeFloat  # of the largest class
     max: NonNegativeFloat  # of the smallest class
@@ -250,7 +250,7 @@ class ContrastiveLossConfig(Config):
 
     name: Literal["contrastive"]
     length: PositiveFloat = 3.0  # that embeddings are scaled to
-    margin: PositiveFloat = 0.2  # squared distance of negatives that count 0
+    margin: PositiveFloat = 0.2  # squared distance, at that length, of negatives that count 0
 
 
 class HyperbolicConfig(Config):

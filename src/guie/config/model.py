@@ -18,7 +18,8 @@ NormSide = Literal["before", "after"]
 class LayersConfig(Config):
     """Backbone layers, pooled over positions and concatenated, as features."""
 
-    # modules, such as `blocks.8` (timm's ViT), `transformer.resblocks.8` (open_clip), `layer3` (ResNet)
+    # names of modules, such as `blocks.8` (timm's ViT), `transformer.resblocks.8` (open_clip), `layer3`
+    # (ResNet), `stages.2` (ConvNeXt), `features.42` (VGG16-BN)
     of: Names
     pool: Pool = "avg"  # of patch positions; token: the class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
@@ -45,7 +46,8 @@ class StochasticConfig(GateConfig):
     dim: Width = 128  # of the bottleneck
     keep: Keep = 0.5  # probability that a branch is on in training
     scale: PositiveFloat = 1.0  # of the branch; PUMA's eq. 5 has none, its code .1
-    # variance of the down-projection: fan_in 1 / (3 D); fan_out 1 / dim, equal in a block (PUMA's code)
+    # variance of the down-projection: fan_in 1 / (3 D), fan_out 1 / dim and equal in both branches of a block
+    # (PUMA's code)
     init: Literal["fan_in", "fan_out"] = "fan_in"
     blocks: Blocks = "all"  # blocks that have one
 
@@ -242,9 +244,10 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
-    # of the last Linear; torch, or with bias 0 lecun_normal (UnED) or xavier_uniform (3rd place)
+    # of the last Linear, by deviation at F features. torch: (3 F) ** -0.5; with bias 0, lecun_normal: F **
+    # -0.5 (UnED); xavier_uniform: sqrt(2 / (F + dim)) (3rd place)
     init: Literal["torch", "lecun_normal", "xavier_uniform"] = "torch"
-    # widths of layers before the last Linear; PUMA's MLP-3: [2048, 2048] with gelu
+    # widths of Linear + activation layers before the last Linear; PUMA's MLP-3: [2048, 2048] with gelu
     hidden: list[Width] = []
     activation: Literal["relu", "gelu"] = "relu"  # after each hidden layer
     branches: BranchesConfig | None = None

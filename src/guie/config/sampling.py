@@ -33,7 +33,8 @@ class AugmentConfig(Config):
     to 1 without further words are probabilities.
     """
 
-    # of a crop in training; null: as in scoring (UnED: squash, then crop; UniFEx: the reverse)
+    # how a crop becomes a square in training; null: as in scoring (UnED: squash, then crop; UniFEx: the
+    # reverse)
     fit: Fit | None = None
     # distort before the resize (1st and 4th place); slower
     full_size: bool = False
@@ -53,7 +54,7 @@ class AugmentConfig(Config):
     brightness: NonNegativeFloat | None = None  # null: `color`; so for the next two
     contrast: NonNegativeFloat | None = None  # around the mean grey of the image
     saturation: NonNegativeFloat | None = None  # around the greyscale image
-    # up to so many grey levels; .1 of Albumentations (2nd, 6th place) and TensorFlow (3rd) is 25.5
+    # adds up to so many grey levels; .1 of Albumentations (2nd, 6th place) and TensorFlow (3rd) is 25.5
     brightness_levels: Annotated[float, Field(ge=0, le=255)] = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # up to this fraction of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
@@ -68,7 +69,8 @@ class AugmentConfig(Config):
     erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
     erase_boxes: PositiveInt = 1  # 6th place: 8
     erase_color: Literal["grey", "black"] = "grey"  # black: 1st, 2nd and 6th place
-    # of blending with another image, for a student (Beyer et al., CVPR 2022, 3)
+    # probability of blending with another image: the student imitates teachers between images (Beyer et al.,
+    # CVPR 2022, 3)
     mixup: Probability = 0.0
 
     @property
@@ -161,7 +163,7 @@ class ShardsConfig(Config):
     """
 
     name: Literal["shards"]
-    window: PositiveInt = 16  # shards shuffled together
+    window: PositiveInt = 16  # shards whose images are shuffled together
 
 
 DomainSamplerConfig = (

@@ -108,7 +108,7 @@ class StageConfig(Config):
     NEEDS = {"ema_carry": "ema_decay", "warmup_start": "warmup", "warmup_every": "warmup"}
 
     name: str = "train"  # in logs
-    # of the stage; may be a fraction
+    # passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
     # micro-batches per step: less memory, more time. Losses that compare images still see the batch; for
@@ -130,9 +130,9 @@ class StageConfig(Config):
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None  # of all gradients together
     clip_grad_value: PositiveFloat | None = None  # of each element, either way
-    # of the backbone. frozen: pretraining's statistics, where there are some; train: a process's
-    # micro-batch, the first's are saved; synced: of all processes, on GPUs. {layer4: train} freezes the
-    # others
+    # of the backbone. frozen: by pretraining's statistics (modules without it learn theirs); train: by a
+    # process's micro-batch, the first's statistics are saved; synced: by all processes, on GPUs. {layer4:
+    # train} freezes the others
     batch_norm: BatchNorm = "frozen"
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation, two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # the average is scored and saved

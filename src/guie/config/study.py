@@ -77,7 +77,8 @@ class RowConfig(Config):
     # seed), `ROW, seed 2`, `ROW, seed +2` (this seed and 2), or any model
     compose: dict[str, Any] | None = None
     evaluate: EvaluateConfig | None = None  # other scoring of rows above
-    # values of keys, one row each, named `arcface, classes {lr.classes}` for `train.lr.classes: [.1, .3]`
+    # values of keys, one row each; the row's name holds them: `arcface, classes {lr.classes}` for
+    # `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     def faults(self) -> Iterator[Fault]:

@@ -111,9 +111,9 @@ class RetentionConfig(Config):
 
     NEEDS = {"generic": "features"}
 
-    # of the squared distance from pretrained weights (L2-SP)
+    # weight of the squared distance from pretrained weights (L2-SP)
     weights: NonNegativeFloat = 0.0
-    features: NonNegativeFloat = 0.0  # of the mean 1 - cosine to pretrained features
+    features: NonNegativeFloat = 0.0  # weight of the mean 1 - cosine to pretrained features
     generic: GenericImagesConfig | None = None  # null: use the training images
 
     def faults(self) -> Iterator[Fault]:
@@ -128,17 +128,18 @@ class RunConfig(Config):
 
     name: Name  # of the run folder
     out: Output = "runs"  # the parent of the run folder
-    # a run or soup with the initial weights, but for class weights; `retention` refers to the pretrained
+    # initial weights: a run or soup with this backbone, without class weights; `retention` refers to the
+    # pretrained ones
     start_from: str | None = None
     seed: Seed = 0  # of initial weights, batches and augmentation
     precision: Literal["no", "bf16", "fp16"] = "no"  # of autocast; weights are float32
     log_every: Steps = 20  # a line of metrics.jsonl
-    trackers: list[Tracker] = ["tensorboard"]  # beside metrics.jsonl; each must be installed
-    checkpoint_every: Steps = 500  # for resuming
+    trackers: list[Tracker] = ["tensorboard"]  # logs besides metrics.jsonl; each must be installed
+    checkpoint_every: Steps = 500  # a checkpoint to resume from
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
-    copy_frozen: bool = False  # frozen pretrained weights to the run folder too
+    copy_frozen: bool = False  # write frozen pretrained weights to the run folder too
     gradient_checkpointing: bool = False  # less memory, a third more time
-    # the same bits in each run, where a GPU's operators allow it; slower
+    # the same bits in each run where a GPU's operators allow it; slower, without TensorFloat-32
     deterministic: bool = False
     channels_last: bool = False  # memory format of images and convolutions
     compile: bool = False  # minutes at each stage's start, faster steps

@@ -64,7 +64,7 @@ class Config(BaseModel):
 class Images(Config):
     """The images of a manifest."""
 
-    manifest: str  # as curate.py writes it
+    manifest: str  # CSV or Parquet, as curate.py writes it
     root: str | None = None  # null: the manifest's folder
 
 

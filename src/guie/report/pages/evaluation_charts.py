@@ -61,11 +61,8 @@ def recall_panels(
         axes.set_xticks([], minor=True)
         axes.set(xlim=(1, DEPTH), ylim=(max(0.0, values.to_numpy().min() - 0.05), 1.005))
         note = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
-        yield (
-            domain,
-            note,
-            inline_svg(figure, f"recall-{place}", f"Recall over k, {domain}: {note}"),
-        )
+        chart = inline_svg(figure, f"recall-{place}", f"Recall over k, {domain}: {note}")
+        yield domain, note, chart
 
 
 def gap_panels(found: Gaps, domains: Sequence[str], table: pd.DataFrame) -> Iterator[Panel]:
