@@ -136,6 +136,22 @@ def test_labels_by_clip_are_marked_and_a_labelled_sample_calibrates(toys: Path, 
         run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
 
 
+def test_a_selection_needs_val_and_resumes_from_its_log(toys: Path, clip: str) -> None:
+    proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
+    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 40}
+    domains, selection = ["cars", "packages"], {"proxy": proxy, "rule": rule}
+    with pytest.raises(UserError, match="selection: needs a val split"):
+        run(toys, domains, selection=selection, val_fraction=0.0)
+    table, _ = run(toys, domains, selection=selection)
+    steps = json.loads((toys / "input/mix.selection.json").read_text())
+    chosen = {name.partition("@")[0] for name in steps["mix"].split("+")}
+    assert set(table.loc[table["split"] == "train", "domain"]) == chosen
+    assert set(table.loc[table["split"] == "val", "domain"]) == set(domains)
+    first = (toys / "input/mix.html").read_bytes()
+    again, _ = run(toys, domains, selection=selection)  # from the log, to the same bytes
+    assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("thumbnails", [True, False])
 def test_jobs_compute_parts_and_the_mix_is_the_same(toys, clip, monkeypatch, capsys, thumbnails):
