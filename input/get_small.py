@@ -15,8 +15,6 @@ Logos are drawn with cairosvg, which needs the system's libcairo.
 The licences are those of the repositories (input/README.md). The sources of cars and leaves state none.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import gzip

@@ -9,8 +9,6 @@ The kernel is this Python's and works in notebooks/, as Jupyter's does. Executed
 runs/<size>/notebooks/.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

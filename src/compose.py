@@ -12,8 +12,6 @@ recorded, for each member and for the result. Reductions and classifiers are fit
 split; the test split is never read.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

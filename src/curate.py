@@ -22,8 +22,6 @@ command takes as a manifest. The same command resumes after an interruption. `--
 index of existing WebDataset tars. See input/README.md, "Shards and object storage".
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -14,8 +14,6 @@ shown, and the others continue.
 exit code: 0 all results exist; 1 some runs failed; 2 error in the study or an argument; 128 + the signal
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ accelerate launch --config_file configs/accelerate/ddp.yaml src/train.py --confi
 The last command trains on two GPUs; --num_processes 8 in front of src/train.py takes eight.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

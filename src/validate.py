@@ -6,8 +6,6 @@ over processes, and the same command resumes a search that was stopped. With --m
 and scores a model: on its image retrieval tasks, or on a split of a manifest.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

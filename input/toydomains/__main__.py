@@ -1,7 +1,5 @@
 """Draw the toy domains from the command line: `python -m toydomains --help`."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Apparel: garments on a table. A class is a cut, a pattern, a palette, a neck, pockets, a print."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

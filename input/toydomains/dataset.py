@@ -1,7 +1,5 @@
 """Draw the toy data set to disk with many processes: its classes, views per class, and splits."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

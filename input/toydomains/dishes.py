@@ -1,7 +1,5 @@
 """Dishes from above: a plate with its rim, the food on it, toppings, sauce, on a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

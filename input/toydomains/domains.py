@@ -1,7 +1,5 @@
 """The seven domains by name, and the generation of a class from integers."""
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Illustrations: dressed animals, in two hands. Queries are ink sketches, the index flat prints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

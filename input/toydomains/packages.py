@@ -1,7 +1,5 @@
 """Packaged goods: boxes, cans, bottles, jars, cartons, pouches. The label makes the class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 

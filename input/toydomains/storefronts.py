@@ -1,7 +1,5 @@
 """Storefronts: a wall, a sign, an awning, a door and windows, seen from across the street."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The submission file: a zip with one TorchScript file."""
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Estimate, from one image, whether the challenge's nine hours and GPU memory are enough."""
 
-from __future__ import annotations
-
 from statistics import median
 from typing import Any
 

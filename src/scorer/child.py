@@ -3,8 +3,6 @@
 Shape legend: H height, W width, C channels, D dimension of an embedding.
 """
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import time

@@ -3,8 +3,6 @@
 Shape legend: H height, W width, D dimension of the embedding (at most 64).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

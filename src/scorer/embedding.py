@@ -3,8 +3,6 @@
 Shape legend: H height, W width, N all images, D dimension of an embedding.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import random

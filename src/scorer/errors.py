@@ -1,7 +1,5 @@
 """The two errors that end a scoring without a score."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """A fault in the input; the message names file, row and remedy in one line."""

@@ -5,8 +5,6 @@ them. An index, `index.parquet` in the folder of its tars, on disk or in object 
 the images' folder.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import warnings

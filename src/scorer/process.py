@@ -6,8 +6,6 @@ confine foreign code.
 Shape legend: H height, W width, D dimension of an embedding.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import time
@@ -15,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -64,7 +62,7 @@ class ModelProcess:
             raise UserError(f"{wrong}; free memory") from fault
         self.device, self.device_name, self.torch, self.memory = about
 
-    def __enter__(self) -> ModelProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *fault: object) -> None:

@@ -1,7 +1,5 @@
 """The output of a scoring: score.json, score.neighbours.csv and a printed table."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

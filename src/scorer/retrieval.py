@@ -4,8 +4,6 @@ Shape legend: Q queries, N index images, D dimension of an embedding, K neighbou
 block of queries.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

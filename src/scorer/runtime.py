@@ -6,8 +6,6 @@ reads the source text in the archive: 1.11 parses that text, whose arguments omi
 subset of Python: `aten` operators are `torch.name(...)`, all others `ops.namespace.name(...)`.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import zipfile

@@ -9,8 +9,6 @@ processes. A second start reads the checked table and the places from the cache,
 the process's own peak above its imports; mapped files are not counted, as all processes share them.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile
@@ -18,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -70,7 +69,7 @@ def start(index: Path) -> list[tuple[str, float, float]]:
 class OwnMemory:
     """The peak of this process's memory without mapped files, read every two milliseconds."""
 
-    def __enter__(self) -> OwnMemory:
+    def __enter__(self) -> Self:
         self.seen, self.left = 0, threading.Event()
         self.thread = threading.Thread(target=self._look)
         self.thread.start()

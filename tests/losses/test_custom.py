@@ -18,7 +18,6 @@ from guie.losses.build import build_loss
 from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
 
 OWN = '''
-from __future__ import annotations
 from typing import Literal
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Named colours and harmonies: every colour that a class can have and a caption can name."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

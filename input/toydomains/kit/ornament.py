@@ -1,7 +1,5 @@
 """Patterns and emblems of cloth, labels and signs, drawn in a pen's unit square."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Outlines as float arrays [N, 2] in an object's own units, x right and y down; and their warps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Take the picture: camera position, shadow, occluders, light, noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

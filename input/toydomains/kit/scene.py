@@ -3,8 +3,6 @@
 Their surfaces are small tiles of wood, stone, cloth and ground, made once per process from fixed seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

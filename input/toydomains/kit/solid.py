@@ -5,8 +5,6 @@ orders the faces of one convex solid. Solids are ordered by the axis planes that
 bounding boxes: an exact painter's order if they do not overlap. Overlapping ones go by distance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -3,8 +3,6 @@
 The functions named like a value (`count`, `port`, ...) are types of argparse.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

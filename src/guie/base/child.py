@@ -6,8 +6,6 @@ python -m guie.base.child PARENT SCRIPT [WORD ...]
 deadlock on a lock that another thread held.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Create the Accelerator; CPU training uses all cores."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Errors that the user can fix, printed as one line instead of a traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

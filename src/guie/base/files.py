@@ -1,7 +1,5 @@
 """Write files atomically (temporary file, then rename), and lock them against other processes."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Download files, bound the time that a missing network costs, and refuse foreign hosts."""
 
-from __future__ import annotations
-
 import socket
 import urllib.request
 from collections.abc import Callable, Collection

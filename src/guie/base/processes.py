@@ -1,7 +1,5 @@
 """Child processes (loaders, decoders): how many, and that they end on request and with their parent."""
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import multiprocessing

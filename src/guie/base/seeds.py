@@ -1,7 +1,5 @@
 """Random choices that depend only on the seed and the item's name, not on other items."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Compute in bf16 on CPUs that have no instructions for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

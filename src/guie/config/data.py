@@ -1,7 +1,5 @@
 """The config of a training mix: sources, cleaning, pseudo-labels, selection, validation split."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

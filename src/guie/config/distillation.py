@@ -1,7 +1,5 @@
 """The config of a student: its teachers, and its criteria on relations, features and labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

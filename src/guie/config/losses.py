@@ -4,8 +4,6 @@ A `_rad` is an angle in radians, a `_cos` a difference of cosines, a `_distance`
 distance between embeddings of unit length (at most 2). `scale` is a softmax's inverse temperature.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

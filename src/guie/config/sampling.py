@@ -1,7 +1,5 @@
 """The config of training batches: the sampling of domains, classes and images, and augmentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 

@@ -1,7 +1,5 @@
 """The config of a training stage: data, views, learning rates, schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """The configs of a study, rows that each change some keys of a run, and of the table of claims."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 

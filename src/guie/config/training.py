@@ -1,7 +1,5 @@
 """The config of a training run: data, model, task, stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The base of every config, and the types of keys that several configs share."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Only train rows count. Shapes: N images, C classes, D dimensions, K neighbours.
 """
 
-from __future__ import annotations
-
 import faiss
 import numpy as np
 import pandas as pd

@@ -1,7 +1,5 @@
 """Rules on the train classes of a table: sizes, caps, merges, shares, weights, and which are held out."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Mapping
 from typing import Literal

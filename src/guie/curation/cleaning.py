@@ -1,7 +1,5 @@
 """The cleaning step of a mix: apply the config's rules, record findings, then drop or refuse."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

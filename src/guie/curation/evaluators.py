@@ -3,8 +3,6 @@
 Shapes: N images, B images of a batch, F features, D dimensions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import NamedTuple

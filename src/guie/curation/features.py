@@ -1,7 +1,5 @@
 """What the steps of a mix share: its config, its report, and features of its images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path

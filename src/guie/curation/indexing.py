@@ -13,8 +13,6 @@ image in a folder has a `.cls` or a label, the folder is the class: `n01440764/n
 Every other member is left out, and listed with the reason. Names obey `guie.data.names`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

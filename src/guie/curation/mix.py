@@ -1,7 +1,5 @@
 """Make a mix: run the steps of curation in order, or compute one part of what they need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

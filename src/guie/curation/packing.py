@@ -8,8 +8,6 @@ The plan (which image is in which shard) depends only on the manifest, the files
 shard is complete or absent, and the same command resumes after an interruption.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """CLIP's zero-shot labels: label or check the train images of a mix, or predict their domains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from typing import Any

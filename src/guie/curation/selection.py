@@ -1,7 +1,5 @@
 """Greedy selection of data sets: candidates, the search, and its on-disk log of evaluations."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

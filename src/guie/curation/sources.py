@@ -1,7 +1,5 @@
 """The sources of a mix: refuse what cannot be read, read and combine them, and limit their classes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

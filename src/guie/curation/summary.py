@@ -1,7 +1,5 @@
 """The summary of a mix, as JSON and for the terminal: counts by rule and domain, and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path

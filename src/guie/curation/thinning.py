@@ -5,8 +5,6 @@ near-duplicates and keeps at most ten images per test class of Food2K and RP2K (
 describe how). Here two images are near-duplicates if their perceptual hashes are close.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Unpack data set archives safely: check every member before it is written, keep all of them or none."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import lzma

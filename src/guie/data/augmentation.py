@@ -5,8 +5,6 @@ distortions then apply at the network's input size. A config can select another 
 distortions before it.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A forked process shares memory until somebody writes to it, and Python writes to
 used: it counts references. A million strings so cost each worker about 100 MB, in Arrow memory nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ fast (training). `with_retries` tries again when a network disk fails for a mome
 file, or the address of an image in a shard, see `guie.data.shards`.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -4,8 +4,6 @@ Folders, tars and unpacked archives obey the same rules. A file that is not take
 Labels that would be wrong are refused: folders of splits, and classes that differ only in form.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import defaultdict

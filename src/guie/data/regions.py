@@ -1,7 +1,5 @@
 """Several crops of each indexed image, so that an object is found in a part of a picture."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import NamedTuple

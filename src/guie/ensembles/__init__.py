@@ -1,3 +1,1 @@
 """Ensembles and model soups: combine several models, or several views of one, without training."""
-
-from __future__ import annotations

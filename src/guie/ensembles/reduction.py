@@ -1,7 +1,5 @@
 """Reduce a model's dimensions (PCA, random projection, truncation); fit a domain classifier for views."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

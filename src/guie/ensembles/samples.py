@@ -1,7 +1,5 @@
 """Embed the images that an ensemble is fitted on and scored with."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Greedy soups are selected on the val split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

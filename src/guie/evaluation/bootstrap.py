@@ -1,7 +1,5 @@
 """Estimate uncertainty: clustered bootstrap intervals, and paired model differences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measure how sure a neighbour is: of images with an equally close one, the share whose label is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

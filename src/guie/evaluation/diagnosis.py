@@ -1,7 +1,5 @@
 """Analyse retrieval errors: neighbours, confusions, hard classes, distance gaps and hubs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -9,8 +9,6 @@ Vector databases, pandas and Spark read the Parquet files too: see `guie/search/
 Shape legend: T rows of the table, N rows of a file, B of a row group, D dimensions.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ These are the plots of Feng et al. (unifying specialists), figures 2c and 5, and
 figures 4 and 5. Shape legend: N images, D dimensions, P pairs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: Q queries, B of one block, K ranks, I index images, P positives of a query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

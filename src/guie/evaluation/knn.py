@@ -4,8 +4,6 @@ Shape legend: B queries of one block, N index rows, U distinct unit vectors, D d
 (best first), C candidates of a query before exclusions.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

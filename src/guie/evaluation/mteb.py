@@ -10,8 +10,6 @@ This needs the packages in requirements/judges.txt (`make judges` installs them)
 imports this module.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import defaultdict

@@ -3,8 +3,6 @@
 Shapes: T rows of a table, Q queries, K ranks, N images of one ranking.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ domain (4.1 and A.5). The challenge's 6th place trains 256 dimensions and reduce
 Shapes: N images or texts, F to fit on, D dimensions, R reduced dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

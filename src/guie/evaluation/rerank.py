@@ -6,8 +6,6 @@ D dimensions, B queries, C candidates of a query, K neighbours or ranks, E vecto
 matches, P patches of an image, row by row, F features of a patch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: T sentences, C classes, F features, D dimensions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Validate during training: the merged val index, with the preprocessing that is exported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Summarise the neighbours that a scored submission finds, as figures and tables for the model card."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write the model card: facts of an export and its run (Mitchell et al. 2019, arXiv 1810.03993)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

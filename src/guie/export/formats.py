@@ -1,7 +1,5 @@
 """Export to ONNX or .pt2: one `torch.export` program for any number of images of any size, verified."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

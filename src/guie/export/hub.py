@@ -4,8 +4,6 @@ The backbone has its library's config and weights. The head is `head/model.safet
 README.md, has the code that combines them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

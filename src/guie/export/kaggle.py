@@ -1,7 +1,5 @@
 """Prepare a submission folder for Kaggle's official client, and keep a log of scores."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from importlib.resources import files

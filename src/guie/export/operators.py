@@ -1,7 +1,5 @@
 """Check that PyTorch 1.11 has every operator of a TorchScript file, and say what to change."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compare the saved file with the eager model on images of unusual sizes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path

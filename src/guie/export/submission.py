@@ -1,7 +1,5 @@
 """Write a submission: submission.zip for the challenge's runtime, verified, with card.md and export.json."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import zipfile

@@ -1,7 +1,5 @@
 """Write TorchScript that PyTorch 1.11 loads: portable operators, fp16 weights, old archive format."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

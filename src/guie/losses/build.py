@@ -1,7 +1,5 @@
 """Build a loss from its config."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from guie.base.errors import UserError

@@ -3,8 +3,6 @@
 Shapes: B images, D dimensions of the whole embedding, L members, C classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

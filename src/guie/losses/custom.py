@@ -4,8 +4,6 @@ Only training runs the file, and only the one that the config names: a checkpoin
 folder brings no code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import runpy

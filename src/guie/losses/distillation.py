@@ -4,8 +4,6 @@ Relational knowledge distillation (Park et al.), stochastic neighbour distillati
 similarity (UDON), logits. Shapes: B images, D dimensions of the student, T of the teacher, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 Shapes: B images, D dimensions, P ordered pairs of two images of one class.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

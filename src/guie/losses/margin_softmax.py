@@ -4,8 +4,6 @@ Shapes: B images, of all processes where FSDP shards the weights and else of thi
 sub-centres each (C * k rows in `weight_CD`), A rows of a stage's classes, N given classes, D dimensions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Match standardised features of several teachers, each through a separate head (UNIC, DUNE, PHI-S)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

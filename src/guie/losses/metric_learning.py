@@ -4,8 +4,6 @@ Its defaults hold for settings that the configs lack, except the initialisation 
 have unit length, so Euclidean distances are at most 2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Margin rules: the margin's size, and its effect on cosines of the own class and hard negatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ Shapes: B images, D dimensions, C classes, k centres a class; in a block, R of t
 the classes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Backbone and head as one module, built from a config with its preprocessing."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

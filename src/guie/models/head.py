@@ -1,7 +1,5 @@
 """The head (norm -> dropout -> hidden layers -> Linear), and linear reductions fitted after training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -5,8 +5,6 @@ Vo and Hays, Generalization in Metric Learning: Should the Embedding Layer be Em
 a layer, P places, F features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial

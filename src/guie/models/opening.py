@@ -1,7 +1,5 @@
 """Open any model by its name: a run folder, an ensemble, a timm or open_clip model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only tensors are loaded: safetensors, or torch.load with `weights_only`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping

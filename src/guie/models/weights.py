@@ -1,7 +1,5 @@
 """Weight files of a run: its best or last weights, and a separate file for frozen weights."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping

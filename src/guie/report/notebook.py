@@ -1,7 +1,5 @@
 """Helpers of the numbered notebooks: the repository's root, the config size, scripts, embeddings."""
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

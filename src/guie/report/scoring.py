@@ -1,7 +1,5 @@
 """Score embeddings or rankings under protocols, and write the report: the work of validate.py."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluation reports as text tables for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

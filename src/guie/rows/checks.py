@@ -1,7 +1,5 @@
 """Decode every image once before it is needed; report those that cannot be used, or drop them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

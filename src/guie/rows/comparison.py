@@ -1,7 +1,5 @@
 """Align two pictures by scale, shift and crop, and measure their largest local difference."""
 
-from __future__ import annotations
-
 import io
 from typing import NamedTuple
 

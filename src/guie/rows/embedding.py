@@ -3,8 +3,6 @@
 `stored_features` computes only what is not in a store.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ On Ray, actors open a model once. Only the driver lists the images and asks the 
 hands out the blocks that a single job would compute, so the rows have the same bits.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

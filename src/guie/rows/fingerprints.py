@@ -3,8 +3,6 @@
 Shapes: H height, W width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path

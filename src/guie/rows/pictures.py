@@ -1,7 +1,5 @@
 """List the images of a folder, an archive or a manifest, with what changes when a file does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keep computed rows on disk, in blocks that several jobs may add at the same time."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Store features of a fixed number of random views of training images."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Uploads are files in a private folder; they are decoded as untrusted data, and deleted within the hour.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A table or collection belongs to one model, whose hash its name ends with. A vie
 name, and is switched when the rows are complete. Only rows that differ are sent.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import uuid

@@ -1,7 +1,5 @@
 """Query an index with an image, a part of one, an image of the index, or a text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The table `images` of a folder, on a disk or in a bucket, has the columns of `SC
 metadata are `Facts`. Each change is a version, which readers see whole or not at all.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 from collections.abc import Iterable, Iterator

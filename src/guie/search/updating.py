@@ -1,7 +1,5 @@
 """Create an index, or bring it up to date: only new and changed images are computed and written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

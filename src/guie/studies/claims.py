@@ -9,8 +9,6 @@ it is on the other side. undecided: all else. ours alone: no source puts one of 
 Shapes: S seeds, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read and write a study's results with their code version, in the JSON file next to its config."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

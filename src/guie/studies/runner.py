@@ -1,7 +1,5 @@
 """Run a study's jobs in parallel on shared cores and GPUs, record each, and stop them together."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Work through a study: run what is missing, and write its table; the work of study.py."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Render a study's table as Markdown: means over seeds, standard deviations, paired differences."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ that of its content, so damage can be detected. Training goes on while a thread 
 for a copy of the state in host memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -65,7 +63,7 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, "checkpoint")  # an exit waits for it
         self._writing: Future[Path] | None = None
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, raised: object, trace: object) -> None:

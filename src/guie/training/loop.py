@@ -1,7 +1,5 @@
 """Train: from a config to a trained run. One loop serves every task."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path

@@ -3,8 +3,6 @@
 Gao et al., RepL4NLP 2021, arXiv 2101.06983.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

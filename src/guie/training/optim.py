@@ -3,8 +3,6 @@
 Schedules are pure functions of the step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
+from typing import Self
 
 import torch
 from accelerate import Accelerator
@@ -44,7 +45,7 @@ class Interrupts:
         self.received: signal.Signals | None = None
         self.ends_s = float("inf") if hours is None else time.monotonic() + 3600 * hours
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 

@@ -3,8 +3,6 @@
 Shapes: B images, G generic images, C channels, H height, W width, F backbone features.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import torch

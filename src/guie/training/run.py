@@ -1,7 +1,5 @@
 """A run: its config, data, state, log and checkpoints."""
 
-from __future__ import annotations
-
 import math
 import resource
 import time

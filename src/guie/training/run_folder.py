@@ -1,7 +1,5 @@
 """Open and lock run folders, guard them against overwriting, and record config, versions and metrics."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

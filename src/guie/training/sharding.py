@@ -1,7 +1,5 @@
 """Fully sharded training (FSDP): shard the task, and gather its state."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A training stage: the model at its image size, its optimiser, batches and checkpoints."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Shapes: B images of a batch, N of a data set, D dimensions of an embedding, F fe
 numbers of a row, which are the features and the shape of an image.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a run starts from: models and files that must exist, and the weights of `start_from`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Shapes: B images of this process's batch.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Teachers of a student: run on its own views, or once on fixed views."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

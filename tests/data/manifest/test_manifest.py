@@ -106,7 +106,7 @@ def test_a_saved_manifest_comes_back(written, tmp_path, suffix):
     assert not sidecar_path(path).exists()
 
 
-def test_words_like_null_are_text_and_a_null_of_parquet_is_empty(written, tmp_path):
+def test_words_like_null_are_text_and_nulls_and_lists_of_parquet_are_refused(written, tmp_path):
     words = load_manifest(written("NA,toys/null,toys,train,train", "1.jpg,toys/nan,toys,val,both"))
     assert words.table["label"].tolist() == ["toys/null", "toys/nan"]
     assert words.table["image_path"].tolist() == ["NA", "1.jpg"]
@@ -118,6 +118,8 @@ def test_words_like_null_are_text_and_a_null_of_parquet_is_empty(written, tmp_pa
     table = pd.DataFrame(rows, columns=HEADER.split(","), index=[7, 7])
     table.astype({"split": "category"}).to_parquet(path)
     assert refusal(path) == f"{path}: row 0: label '' is empty or has an empty part"
+    table.assign(label=[["toys/x"], ["toys/x", "toys/y"]]).to_parquet(path)
+    assert "label holds lists; write the classes of an image as one text" in refusal(path)
 
 
 # ---------------------------------------------------------------- rows

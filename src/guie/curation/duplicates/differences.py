@@ -1,7 +1,5 @@
 """Measure how much the pixels of two pictures differ, and store the result by the pictures' digests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups of images of a folder that are copies of each other, or look alike, as curation finds them."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

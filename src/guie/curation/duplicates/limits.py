@@ -1,7 +1,5 @@
 """Limits on the difference of copies: measured in each domain, on altered copies and look-alikes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Shapes: H hashes, P pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import comb, isqrt
 

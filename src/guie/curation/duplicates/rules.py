@@ -1,7 +1,5 @@
 """Rules for duplicates in a mix: placeholders, leaks, label conflicts, and which copy stays."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain

@@ -1,7 +1,5 @@
 """Public data sets: load the declarations of `declared.yaml`, and read folders into manifest rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -8,8 +8,6 @@ not downloaded again. Digests are those published by torchvision, pytorch-metric
 sources themselves.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Find the data sets in `input/` (on Kaggle in `/kaggle/input`)."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

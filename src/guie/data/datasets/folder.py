@@ -1,7 +1,5 @@
 """Read plain image folders: `<class>/<image>`, as in torchvision's ImageFolder and on Kaggle."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Below them are the parsers of tables, words, pairs, JSON and MATLAB files. An error names file and line.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

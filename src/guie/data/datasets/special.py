@@ -3,8 +3,6 @@
 Each returns rows in the order of the lists. It raises UserError if a list is absent or invalid.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

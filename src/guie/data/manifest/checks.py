@@ -1,7 +1,5 @@
 """Check a manifest's table: report all errors by row at once, and what is legal but unusual."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

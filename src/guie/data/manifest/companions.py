@@ -11,8 +11,6 @@ manifest. Images are named as in the manifest's image_path.
 | texts | image_path, text, label, domain | text queries; image_path is the query's name |
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A plain file is read fast, and line by line if anything is unusual.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -149,6 +147,10 @@ def _read_parquet(path: Path) -> TextRows:
     plain = {c: pd.api.types.is_string_dtype(table[c].dtype) for c in text}
     # others are objects first: a null must become "", not the class "None"; a category rejects new values
     known = {c: table[c] if plain[c] else table[c].astype(object) for c in text}
+    for name in text:
+        if any(map(pd.api.types.is_list_like, known[name].dropna().head(1))):
+            remedy = "write the classes of an image as one text, such as a|b"
+            raise UserError(f"{path}: {name} holds lists; {remedy}")
     table = table.assign(**{c: values.fillna("").astype(str) for c, values in known.items()})
     return TextRows(table, np.arange(len(table)), "row", [])
 
@@ -176,7 +178,8 @@ def _refuse_columns(path: Path, columns: list[str], required: Sequence[str]) -> 
     if missing := [c for c in required if c not in columns]:
         found = ", ".join(map(str, columns))
         found = found if len(found) <= 200 else found[:199] + "…"
-        raise UserError(f"{path}: missing columns {', '.join(missing)}; found {found!r}; {SAVE_AS}")
+        remedy = "" if {*columns} & {*required} else f"; {SAVE_AS}"
+        raise UserError(f"{path}: missing columns {', '.join(missing)}; found {found!r}{remedy}")
     if twice := sorted({c for c in columns if columns.count(c) > 1}):
         raise UserError(f"{path}: column {twice[0]!r} occurs twice in the header")
 

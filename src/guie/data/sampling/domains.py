@@ -1,7 +1,5 @@
 """Choose how often each domain occurs, and in which steps. Shapes: P periods, D domains, S steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any

@@ -4,8 +4,6 @@ An image's address is its index, a slash, and its image_path: `shards/index.parq
 takes the place of a manifest's root folder, and `root / image_path` names a file or an image in a shard.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,6 @@ counts as cached if its hash is that of the index. So a process that is killed, 
 write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 by default, and 0 turns it off.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

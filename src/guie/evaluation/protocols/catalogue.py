@@ -1,7 +1,5 @@
 """List what can be scored: protocols by name, with their sources, and ways to combine embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from guie.base.errors import UserError

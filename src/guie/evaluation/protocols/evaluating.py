@@ -5,8 +5,6 @@ Their means are the report (`report_of`); classes are resampled for its `interva
 queries of two models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Attach the configured adapters to a backbone; BitFit trains the backbone's own vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

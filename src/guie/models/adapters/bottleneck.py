@@ -3,8 +3,6 @@
 Shapes: B images, N tokens, D features.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

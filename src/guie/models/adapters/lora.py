@@ -4,8 +4,6 @@ The config selects the matrices: q, k and v (perhaps fused in one matrix), the a
 MLP. Shapes: B images, N tokens, I inputs, O outputs, R rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

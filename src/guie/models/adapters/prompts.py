@@ -4,8 +4,6 @@ They are inserted before the first block and removed after the last, so pooling 
 B images, N tokens, D features, P patches, M prompts of a pool, L tokens of a prompt.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Pretrained image backbones with one interface; to add a library, subclass `Backbone` and register it."""
 
-from __future__ import annotations
-
 import sys
 
 from guie.base.errors import UserError

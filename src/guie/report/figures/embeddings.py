@@ -1,7 +1,5 @@
 """Figures of embeddings: densities, t-SNE maps, spectra, neighbour galleries."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

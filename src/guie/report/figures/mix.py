@@ -1,7 +1,5 @@
 """Figures of a mix: images by domain, class sizes, sheets of pictures, selection, pseudo-labels."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle

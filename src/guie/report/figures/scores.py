@@ -1,7 +1,5 @@
 """Figures of scores: by domain, against a leaderboard, over seeds, heat maps, training curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any

@@ -1,7 +1,5 @@
 """The common style of all figures: colours, sizes, plain axes, thumbnails on a canvas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from itertools import cycle

@@ -1,7 +1,5 @@
 """The evaluation page of an embedding: one HTML file with scores and example pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

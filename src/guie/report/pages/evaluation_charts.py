@@ -1,7 +1,5 @@
 """Charts of the evaluation page: recall, distances, difficulty by domain, and hubs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np

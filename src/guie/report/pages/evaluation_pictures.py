@@ -1,7 +1,5 @@
 """Pictures of the evaluation page: galleries of answers, and a map of queries."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

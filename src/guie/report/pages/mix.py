@@ -1,7 +1,5 @@
 """The report of a mix: one HTML file with embedded pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published tables of papers to compare our scores with: `guie/report/published/*.yaml`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files

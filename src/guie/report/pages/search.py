@@ -1,7 +1,5 @@
 """Pages of search results and of groups of copies, each one HTML file with embedded thumbnails."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

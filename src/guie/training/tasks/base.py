@@ -3,8 +3,6 @@
 Shapes: B images, F backbone features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Shapes: B images, F backbone features, D dimensions of the vectors that the loss compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

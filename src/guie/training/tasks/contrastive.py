@@ -3,8 +3,6 @@
 It trains the small CLIP that replaces a downloaded one in the demo and the tests.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Shapes: B images, N those of all processes, C channels, H height, W width, D dim
 T of a teacher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import cast

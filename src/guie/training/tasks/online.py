@@ -4,8 +4,6 @@ Shapes: B images, N of them of one domain, F backbone features, D dimensions of 
 teacher, C classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
