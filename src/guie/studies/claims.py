@@ -201,7 +201,8 @@ def _cells(claim: ClaimConfig, effect: Effect | None) -> dict[str, str]:
     interval = smallest = ""
     if effect and not math.isnan(effect.low):
         ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
-        interval = f" ({' to '.join(ends)}, {effect.covers})"
+        over = "" if effect.covers == "classes and seeds" else f", {effect.covers}"
+        interval = f" ({' to '.join(ends)}{over})"
     if effect and word == "undecided" and not math.isnan(effect.smallest):
         smallest = decimal(effect.smallest)
     return {
