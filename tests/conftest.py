@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import faiss
@@ -49,6 +50,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A launched run takes all cores; if that stayed, all later tests would wait for each other's threads."""
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
