@@ -1,7 +1,5 @@
 """Read durations with a unit: `500 steps`, `1 epoch`, `.5 epochs`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,7 +20,7 @@ class Duration:
     unit: Unit
 
     @classmethod
-    def read(cls, value: Any) -> Duration:
+    def read(cls, value: Any) -> "Duration":
         """Parse a YAML value. Raises ValueError."""
         if isinstance(value, Duration):
             return value

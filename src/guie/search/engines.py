@@ -3,8 +3,6 @@
 Shapes: N images, R regions of each, D dimensions, B queries, K neighbours, C candidates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +48,7 @@ class Hit:
         return f"  {self.distance:.3f}{sure}  {shown(self.image_path)}{about}{part}"
 
     @classmethod
-    def of(cls, facts: Facts, about: Sequence[str], similarity: float, region: int) -> Hit:
+    def of(cls, facts: Facts, about: Sequence[str], similarity: float, region: int) -> "Hit":
         """Return a neighbour by its path, domain and label, and the number of its nearest region."""
         left, top, side = regions_of(facts.regions)[region]
         part = (left, top, left + side, top + side) if region else None

@@ -1,7 +1,5 @@
 """Expand a study's file into jobs: rows, grids, folds and seeds, and rows that need other rows."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json
@@ -41,7 +39,7 @@ class Job:
     config: RunConfig  # `${NAME}` not expanded; of an ensemble, of its first member, for the data
     study: StudyConfig
     # Jobs of rows above that give teachers, members or evaluated models, by their names in the row
-    needs: Mapping[str, Job] = field(default_factory=dict)
+    needs: Mapping[str, "Job"] = field(default_factory=dict)
     ensemble: ComposeConfig | None = None  # as the next, with models as written
     evaluation: EvaluateConfig | None = None
 

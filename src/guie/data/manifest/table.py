@@ -1,7 +1,5 @@
 """Load and save manifests: the checked table with the folder that its paths are relative to."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -62,7 +60,7 @@ class Manifest:
             raise UserError(f"{self.path}: no rows of split {name!r}; {found}")
         return rows
 
-    def without(self, domains: Collection[str]) -> Manifest:
+    def without(self, domains: Collection[str]) -> "Manifest":
         """Return the manifest without these domains, in every split. Raises UserError."""
         if not domains:
             return self
