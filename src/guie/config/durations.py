@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, core_schema
@@ -20,9 +20,9 @@ class Duration:
     unit: Unit
 
     @classmethod
-    def read(cls, value: Any) -> "Duration":
+    def read(cls, value: Any) -> Self:
         """Parse a YAML value. Raises ValueError."""
-        if isinstance(value, Duration):
+        if isinstance(value, cls):
             return value
         if isinstance(value, int | float):
             raise ValueError(f"has no unit; write {value} steps, or {value} epochs")

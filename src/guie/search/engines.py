@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -48,7 +48,7 @@ class Hit:
         return f"  {self.distance:.3f}{sure}  {shown(self.image_path)}{about}{part}"
 
     @classmethod
-    def of(cls, facts: Facts, about: Sequence[str], similarity: float, region: int) -> "Hit":
+    def of(cls, facts: Facts, about: Sequence[str], similarity: float, region: int) -> Self:
         """Return a neighbour by its path, domain and label, and the number of its nearest region."""
         left, top, side = regions_of(facts.regions)[region]
         part = (left, top, left + side, top + side) if region else None

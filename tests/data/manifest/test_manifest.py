@@ -119,7 +119,7 @@ def test_words_like_null_are_text_and_nulls_and_lists_of_parquet_are_refused(wri
     table.astype({"split": "category"}).to_parquet(path)
     assert refusal(path) == f"{path}: row 0: label '' is empty or has an empty part"
     table.assign(label=[["toys/x"], ["toys/x", "toys/y"]]).to_parquet(path)
-    assert "label holds lists; write the classes of an image as one text" in refusal(path)
+    assert refusal(path) == f"{path}: label holds lists; write each as one text, such as a|b"
 
 
 # ---------------------------------------------------------------- rows

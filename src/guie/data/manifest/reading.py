@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 
 from guie.base.errors import UserError, why_unreadable
 from guie.base.files import write_text
@@ -139,7 +140,7 @@ def read_csv_rows(path: Path, required: Sequence[str] = ()) -> TextRows:
 
 def _read_parquet(path: Path) -> TextRows:
     try:
-        table = pd.read_parquet(path).reset_index(drop=True)
+        table, schema = pd.read_parquet(path).reset_index(drop=True), pa.parquet.read_schema(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as a table: {error}") from None
     _refuse_columns(path, list(table.columns), REQUIRED)
@@ -148,9 +149,8 @@ def _read_parquet(path: Path) -> TextRows:
     # others are objects first: a null must become "", not the class "None"; a category rejects new values
     known = {c: table[c] if plain[c] else table[c].astype(object) for c in text}
     for name in text:
-        if any(map(pd.api.types.is_list_like, known[name].dropna().head(1))):
-            remedy = "write the classes of an image as one text, such as a|b"
-            raise UserError(f"{path}: {name} holds lists; {remedy}")
+        if pa.types.is_nested(schema.field(name).type):
+            raise UserError(f"{path}: {name} holds lists; write each as one text, such as a|b")
     table = table.assign(**{c: values.fillna("").astype(str) for c, values in known.items()})
     return TextRows(table, np.arange(len(table)), "row", [])
 

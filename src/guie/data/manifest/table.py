@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import pandas as pd
 
@@ -60,7 +61,7 @@ class Manifest:
             raise UserError(f"{self.path}: no rows of split {name!r}; {found}")
         return rows
 
-    def without(self, domains: Collection[str]) -> "Manifest":
+    def without(self, domains: Collection[str]) -> Self:
         """Return the manifest without these domains, in every split. Raises UserError."""
         if not domains:
             return self
